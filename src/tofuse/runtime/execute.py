@@ -40,7 +40,7 @@ from tofuse.torch_internals.operators import OpOverload, without_python
 
 Tensor = torch.Tensor  # for modules that only pass tensors on and do not import torch
 PROFILING = f"is_profiling.{PROFILER_FLAG}"  # in the text of a plan
-SPARE = torch.zeros(8, device="cpu")
+SPARE = torch.zeros(8, device="cpu")  # what kernels read of tensors without memory
 LARGE_ADDRESS = 1 << 40  # above all offsets, and below the memory of most systems
 CompiledPlan = Callable[[list[object]], list[Tensor]]  # and sizes, for AOTAutograd
 
@@ -329,10 +329,11 @@ def with_memory(t: torch.Tensor, mutated: bool) -> torch.Tensor:
 
 
 def address(t: torch.Tensor) -> int:
-    """Return the address of a tensor's first element, or of memory that may be read for it.
+    """Return the address of a tensor's first element.
 
-    PyTorch gives an empty tensor no address. But a kernel reads an element that repeats along all
-    dimensions before the loops, of which one may have no iteration.
+    PyTorch gives an empty tensor the address 0. A kernel may still read from it: an element that
+    all iterations of the loops share is read before the loops, also if they have no iteration. So
+    an empty tensor gets the address of its storage, or of spare memory if its storage is empty.
     """
     if t.numel():
         return t.data_ptr()

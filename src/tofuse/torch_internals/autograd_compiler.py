@@ -60,7 +60,7 @@ _OWN_CODE = os.path.join("torch", "_functorch", "_aot_autograd", "")
 def fake_argument(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return the fake tensor that AOTAutograd will trace for an argument of Dynamo's program.
 
-    None where that cannot be known: outside a compilation, or with another torch.
+    Return None outside of a compilation, or if Dynamo has recorded no sizes for the argument.
     """
     context = TracingContext.try_get()
     known = getattr(context, "tensor_to_context", {})

@@ -47,7 +47,7 @@ tensor_version: Callable[[Tensor], int] = (
     attrgetter("_version") if has_attribute(_tensor, "_version", TRACING) else always(0)
 )
 
-# Returns the tensor of which another is a view for autograd, or None.
+# Returns the tensor that a view was made from; None if the argument is no view.
 viewed_tensor: Callable[[Tensor], Tensor | None] = (
     attrgetter("_base") if has_attribute(_tensor, "_base", TRACING) else always(None)
 )

@@ -114,3 +114,41 @@ def test_a_view_that_is_returned_twice_is_one_tensor(program, kind, options):
     compiled = tofuse.compile(program, **options)
     x, y = tensor(kind, 4, 1), tensor(kind, 4, 1)
     assert identities(compiled(x), x) == identities(program(y), y)
+
+
+def queue(x):
+    x[1:] = x[:-1].clone()
+    x[:1] = 1
+    newest, *_ = x.split(1)
+    return newest, x.narrow(0, 0, x.shape[0]), x[::2]
+
+
+def shifted(x):
+    x.copy_(x.roll((1,), (0,)))
+    return x.unflatten(0, (-1, 1)).transpose(0, 1), x.movedim(0, -1).expand(2, *x.shape[1:], -1)
+
+
+LAYOUTS = {
+    "plain": lambda t: t,
+    "transposed": lambda t: t.transpose(0, 1).contiguous().transpose(0, 1),
+    "with gaps": lambda t: torch.stack([t, t], -1)[..., 0],
+    "with an offset": lambda t: torch.cat([t[:1], t])[t[:1].shape[0] :],
+}
+
+
+@pytest.mark.broad(3)
+@pytest.mark.parametrize("program", [queue, shifted], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("options", [{}, {"dynamic": True}, {"capture": "trace"}], ids=str)
+def test_sizes_dtypes_and_layouts(options, layout, program):
+    """One compiled function meets all sizes, also 0 and 1."""
+    compiled = tofuse.compile(program, **options)
+    for shape in ((7, 5, 3), (1, 1, 1), (13, 1, 2), (1, 29, 3), (5, 0, 2)):
+        for dtype in (torch.float32, torch.bfloat16, torch.int32, torch.complex64):
+            values = torch.randn(shape, dtype=torch.complex64) * 3
+            values = (values if dtype.is_complex else values.real).to(dtype)
+            x, y = LAYOUTS[layout](values.clone()), LAYOUTS[layout](values.clone())
+            got, expected = compiled(x), program(y)
+            torch.testing.assert_close((*got, x), (*expected, y))
+            for a in got:
+                assert not a.numel() or a.untyped_storage()._cdata == x.untyped_storage()._cdata

@@ -67,12 +67,10 @@ def in_eager_order(op: OpOverload, eager_order: EagerOrder) -> Decomposition:
     Where torch predicts another order, the operands are made row-major first: torch predicts the
     strides of those calls correctly.
     """
-    inner_call = threading.local()
+    inner_call = threading.local()  # the rule calls the operator, for which it is the rule
 
     def decompose(*args: object, **kwargs: object) -> DecompositionResult:
-        alpha = kwargs.get("alpha", 1)
-        is_plain = op in SUMS_WITH_ALPHA and isinstance(alpha, (int, float)) and alpha == 1
-        if is_plain or getattr(inner_call, "active", False):
+        if getattr(inner_call, "active", False) or _is_plain_sum(op, kwargs):
             return NotImplemented
         inner_call.active = True
         try:
@@ -94,6 +92,12 @@ def in_eager_order(op: OpOverload, eager_order: EagerOrder) -> Decomposition:
         return _in_order(first, order), *others
 
     return decompose
+
+
+def _is_plain_sum(op: OpOverload, kwargs: Mapping[str, object]) -> bool:
+    """Return whether torch predicts the order of a sum: with a factor, it does not."""
+    alpha = kwargs.get("alpha", 1)
+    return op in SUMS_WITH_ALPHA and isinstance(alpha, (int, float)) and alpha == 1
 
 
 def _fake_results(

@@ -8,7 +8,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from tofuse.capture.dynamo.returned_views import cannot_be_made
+from tofuse.capture.dynamo.returned_views import has_inseparable_views
 from tofuse.capture.fx.aliases import (
     storage_id,
     storage_ids,
@@ -16,7 +16,12 @@ from tofuse.capture.fx.aliases import (
     written_storages,
     written_tensors,
 )
-from tofuse.capture.fx.node_tensors import example_tensor, strided_fake_tensor, target_name
+from tofuse.capture.fx.node_tensors import (
+    example_tensor,
+    has_symbolic_layout,
+    strided_fake_tensor,
+    target_name,
+)
 from tofuse.capture.fx.overlap import (
     broadcasts_written,
     byte_span,
@@ -50,7 +55,7 @@ def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
         return "a tensor gets a private layout of oneDNN"
     placeholders = gm.graph.find_nodes(op="placeholder")
     arguments = [t for n in placeholders if (t := example_tensor(n)) is not None]
-    if any(_has_second_symbols(n, x) for n, x in zip(placeholders, inputs, strict=False)):
+    if any(_has_second_symbols(n, x) for n, x in zip(placeholders, inputs, strict=True)):
         return "a size of an argument that another argument views has two symbols"
     overlapping = {storage_id(t) for t in arguments if has_internal_overlap(t)}
     for node in gm.graph.nodes:
@@ -67,7 +72,7 @@ def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
             return "it may write into a tensor that overlaps itself"
     if _returns_strided_view_of_overlapping(gm, arguments):
         return "it returns a view, of symbolic sizes, of an argument that overlaps itself"
-    if cannot_be_made(gm):
+    if has_inseparable_views(gm):
         return "it returns a view, of symbolic sizes, of an argument that it writes"
     written = written_storages(gm.graph)
     by_storage = {storage_id(t): t for t in arguments if storage_id(t) in written}
@@ -89,7 +94,7 @@ def _has_second_symbols(node: Node, argument: object) -> bool:
     example = example_tensor(node)
     if example is None or not isinstance(argument, torch.Tensor):
         return False
-    if all(isinstance(n, int) for n in example.shape):
+    if not has_symbolic_layout(example):
         return False
     traced = fake_argument(argument)
     return traced is not None and any(
@@ -107,7 +112,7 @@ def _returns_strided_view_of_overlapping(gm: GraphModule, arguments: Sequence[Fa
     overlapping = {storage_id(t) for t in arguments if t.requires_grad and has_internal_overlap(t)}
     nodes = gm.graph.output_node().all_input_nodes if overlapping else ()
     return any(
-        storage_id(t) in overlapping and not all(isinstance(n, int) for n in t.shape)
+        storage_id(t) in overlapping and has_symbolic_layout(t)
         for t in map(example_tensor, nodes)
         if t is not None
     )

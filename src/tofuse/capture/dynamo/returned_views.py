@@ -20,7 +20,11 @@ from tofuse.capture.fx.aliases import (
     written_nodes,
     written_storages,
 )
-from tofuse.capture.fx.node_tensors import example_tensor, target_name
+from tofuse.capture.fx.node_tensors import (
+    example_tensor,
+    has_symbolic_layout,
+    target_name,
+)
 from tofuse.torch_internals.trees import tree_leaves
 
 INPUTS = ("placeholder", "get_attr")
@@ -30,9 +34,10 @@ Program = Callable[..., object]
 
 @dataclass(frozen=True, eq=False)
 class ReturnedViews:
-    """A program of Dynamo without some results, and a program that makes these by views.
+    """A program of Dynamo without some of its results, and a program that makes these.
 
-    Both take the arguments of the whole program. `positions` are those of the views in its results.
+    Both take the arguments of the whole program. The results in `views` are views of arguments;
+    `positions` are their positions among all results.
     """
 
     program: GraphModule
@@ -53,36 +58,41 @@ class ReturnedViews:
 
 
 def split_returned_views(gm: GraphModule) -> ReturnedViews | None:
-    """Take returned views of written arguments out of a program; None if there are none.
+    """Separate returned views of written arguments from a program; None if it has none.
 
-    A program with `cannot_be_made` must not be compiled.
+    A program that `has_inseparable_views` must not be compiled.
     """
     views = _returned_views(gm)
-    chains = {k: chain for k, node in views.items() if (chain := _chain(node)) is not None}
+    chains = {k: chain for k, node in views.items() if (chain := _view_chain(node)) is not None}
     if not chains:
         return None
     (returned,) = gm.graph.output_node().args
     assert isinstance(returned, (list, tuple))
     rest = tuple(node for k, node in enumerate(returned) if k not in chains)
-    needed = {node for chain in chains.values() for node in chain}
-    program = _with_results(gm, rest, lambda node: True)
-    made = _with_results(gm, tuple(views[k] for k in chains), needed.__contains__)
-    return ReturnedViews(program, made, tuple(chains))
+    program = Graph()
+    copies: dict[Node, Node] = {}
+    program.graph_copy(gm.graph, copies)
+    program.output(tuple(copies[n] if isinstance(n, Node) else n for n in rest))
+    needed = frozenset().union(*chains.values())
+    makes_views = _view_graph(gm.graph, needed, tuple(views[k] for k in chains))
+    separated = GraphModule(gm, program)
+    separated.meta.update(gm.meta)
+    return ReturnedViews(separated, GraphModule(gm, makes_views), tuple(chains))
 
 
-def cannot_be_made(gm: GraphModule) -> bool:
-    """Return whether a view of symbolic sizes, which AOTAutograd may get wrong, stays in."""
-    return any(_is_symbolic(node) and _chain(node) is None for node in _returned_views(gm).values())
+def has_inseparable_views(gm: GraphModule) -> bool:
+    """Return whether the program returns a view that AOTAutograd would make, and get wrong.
 
-
-def _is_symbolic(view: Node) -> bool:
-    t = example_tensor(view)
-    sizes: tuple[int | torch.SymInt, ...] = () if t is None else (*t.shape, *t.stride())
-    return not all(isinstance(n, int) for n in sizes)
+    Its sizes are symbolic, and it needs more than calls that make views.
+    """
+    return any(
+        has_symbolic_layout(example_tensor(node)) and _view_chain(node) is None
+        for node in _returned_views(gm).values()
+    )
 
 
 def _returned_views(gm: GraphModule) -> dict[int, Node]:
-    """Return the results that are views of arguments that are written, by position."""
+    """Return the results that are views of written arguments, by position."""
     inputs = [n for n in gm.graph.nodes if n.op in INPUTS]
     written = storage_ids(inputs) & written_storages(gm.graph)
     (returned,) = gm.graph.output_node().args
@@ -96,11 +106,12 @@ def _returned_views(gm: GraphModule) -> dict[int, Node]:
     return found
 
 
-def _chain(node: Node) -> frozenset[Node] | None:
-    """Return the nodes that a view of an argument is made of; None if it needs more than views.
+def _view_chain(node: Node) -> frozenset[Node] | None:
+    """Return the nodes that make a view of an argument; None if it needs more than views.
 
-    Writes in place are passed by: after the program, the argument has their values. Modes of
-    autograd at the time of the view are not repeated, so that one that records no gradient counts.
+    A write in place is in the chain as the tensor that it writes. Its other operands are not: when
+    the program has run, the argument has the values. `torch.no_grad()` inside the program is not
+    repeated after it. If the argument requires grad, there is no chain then.
     """
     names = {target_name(n.target) for n in node.graph.nodes if n.op in CALLS}
     if not names.isdisjoint(METADATA_WRITERS):
@@ -126,13 +137,13 @@ def _chain(node: Node) -> frozenset[Node] | None:
             if not isinstance(viewed, Node) or not storages <= (_storages(viewed) or set()):
                 return None
             if written_nodes(node):
-                operands = [viewed]  # not what is written
+                operands = [viewed]
         worklist += operands
     return frozenset(found)
 
 
 def _storages(node: Node) -> set[int] | None:
-    """Return the storages of the tensors that a node gives; None if it gives other objects."""
+    """Return the storages of a node's tensors; None if its value has other parts than numbers."""
     values = tree_leaves(node.meta.get("example_value"))
     tensors = [x for x in values if isinstance(x, torch.Tensor)]
     numbers = [x for x in values if isinstance(x, (int, torch.SymInt))]
@@ -141,24 +152,17 @@ def _storages(node: Node) -> set[int] | None:
     return {storage_id(t) for t in tensors}
 
 
-def _with_results(
-    gm: GraphModule, results: tuple[Node, ...], is_needed: Callable[[Node], bool]
-) -> GraphModule:
-    """Return a program with other results; of the nodes, only inputs and needed ones.
+def _view_graph(graph: Graph, needed: frozenset[Node], views: tuple[Node, ...]) -> Graph:
+    """Return a graph with the same inputs that returns `views`; it has the needed nodes only.
 
-    Without writes if not all are needed.
+    A write in place is replaced by the tensor that it writes.
     """
-    graph = Graph()
+    made = Graph()
     copies: dict[Node, Node] = {}
-    everything = is_needed(gm.graph.output_node())
-    for node in gm.graph.nodes:
-        if node.op == "output":
-            break
-        if not everything and is_needed(node) and written_nodes(node):
+    for node in graph.nodes:
+        if node in needed and written_nodes(node):
             copies[node] = copies[node.args[0]]
-        elif node.op == "placeholder" or is_needed(node):
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-    graph.output(tuple(copies[n] if isinstance(n, Node) else n for n in results))
-    copy = GraphModule(gm, graph)
-    copy.meta.update(gm.meta)
-    return copy
+        elif node.op == "placeholder" or node in needed:
+            copies[node] = made.node_copy(node, copies.__getitem__)
+    made.output(tuple(copies[n] for n in views))
+    return made

@@ -27,6 +27,14 @@ def strided_fake_tensor(value: object) -> FakeTensor | None:
     return value if value.layout is torch.strided and value.device.type != "meta" else None
 
 
+def has_symbolic_layout(tensor: torch.Tensor | None) -> bool:
+    """Return whether a size or stride is symbolic."""
+    sizes: tuple[int | torch.SymInt, ...] = ()
+    if tensor is not None:
+        sizes = (*tensor.shape, *tensor.stride())
+    return not all(isinstance(n, int) for n in sizes)
+
+
 def symbolic_item(node: Node) -> object:
     """Return the symbolic number that a node's tensor holds, if Dynamo knows it."""
     value = node.meta.get("example_value")

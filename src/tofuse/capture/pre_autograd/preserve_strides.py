@@ -114,10 +114,9 @@ def _layout(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(map(size_hint, tensor.shape)), tuple(map(size_hint, tensor.stride()))
 
 
-# They write no function of the old value; their functional variants have no derivatives.
-RANDOM_WRITES = frozenset(
-    ("bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "normal_", "random_")
-) | frozenset(("uniform_",))
+# What these write does not depend on the old value. Their functional variants have no derivatives.
+_RANDOM = "bernoulli_ cauchy_ exponential_ geometric_ log_normal_ normal_ random_ uniform_"
+RANDOM_WRITES = frozenset(_RANDOM.split())
 
 INPLACE_OPERATORS: dict[object, Callable[..., object]] = {
     operator.iadd: operator.add,

@@ -100,7 +100,7 @@ class _ComplexToReal(PairBuilder):
     computed: set[Node] = field(default_factory=set)  # of these, all but views of memory
     positions: dict[Node, int] = field(default_factory=dict)  # in the program
     stacked: dict[Node, Pair] = field(default_factory=dict)  # real tensors and the parts in them
-    last: dict[Node, Node] = field(default_factory=dict)  # the first of the last writes
+    last: dict[Node, Node] = field(default_factory=dict)  # from a node after a write to the write
 
     def run(self) -> None:
         self.positions = {n: k for k, n in enumerate(self.graph.nodes)}
@@ -113,10 +113,10 @@ class _ComplexToReal(PairBuilder):
                 self._read_complex(node)
 
     def _find_last_writes(self) -> None:
-        """Find the writes into arguments at the end: what is read from there on is made before.
+        """Find the first write into an argument; AOTAutograd puts all such writes at the end.
 
-        A pair is computed where it is read, which must not be after its operands are overwritten.
-        Between the writes and after them, a program makes views that it returns.
+        A pair is computed where a call reads it. If that call is at or after the first write, the
+        pair is computed before that write, because a write may overwrite an operand of the pair.
         """
         writes = self.graph.find_nodes(op="call_function", target=aten.copy_.default)
         into_arguments = (n for n in writes if n.args[0].op == "placeholder")
