@@ -1,7 +1,8 @@
 """Functions that torch composes of others before any table of decompositions is read.
 
 Its composition of the multilabel margin loss counts class 0 as a target for each entry after the
-first -1, up to at least 2.15; that of `one_hot` has the strides of its argument. `fill_diagonal_`
+first -1, up to at least 2.15; that of `one_hot` has the strides of its argument and, in torch
+2.11, no check. `fill_diagonal_`
 reads strides that the argument has no more once torch has traced a write into it.
 """
 
@@ -13,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import GraphModule
+
+from tofuse.capture.decomp.decompose_checks import check_all
 
 
 def replace_functions(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
@@ -57,8 +60,16 @@ def multilabel_margin_loss(
 
 
 def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
-    """Return the one-hot codes in row-major order, as PyTorch's kernel does."""
-    return F.one_hot(input, num_classes).clone(memory_format=torch.contiguous_format)
+    """Return the one-hot codes in row-major order, as PyTorch's kernel does.
+
+    Checks the classes: torch 2.11 traces its own composition without a check.
+    """
+    if input.dtype != torch.int64 or num_classes < 1:  # an error, or as many classes as needed
+        return F.one_hot(input, num_classes).clone(memory_format=torch.contiguous_format)
+    check_all(input >= 0, "Class values must be non-negative.")
+    check_all(input < num_classes, "Class values must be smaller than num_classes.")
+    codes = input.unsqueeze(-1) == torch.arange(num_classes, device=input.device)
+    return codes.to(torch.int64, memory_format=torch.contiguous_format)
 
 
 def fill_diagonal_(x: Tensor, fill_value: complex, wrap: bool = False) -> Tensor:

@@ -91,16 +91,10 @@ def test_interpolation_of_derived_symbolic_sizes():
         torch.testing.assert_close(ours, eager)
 
 
-NEEDS_ONE_HOT_CHECK = pytest.mark.skipif(
-    torch.__version__.startswith("2.11."), reason="one_hot of torch 2.11 is traced without a check"
-)
-
-
 def one_hot_loss(x, t):
     return -(F.one_hot(t, 10) * x.log_softmax(-1)).sum(-1).mean()
 
 
-@NEEDS_ONE_HOT_CHECK
 @pytest.mark.parametrize("options", [{}, {"capture": "trace"}, {"dynamic": True}], ids=str)
 def test_one_hot_checks_its_classes(options):
     x, t = torch.randn(33, 10, requires_grad=True), torch.randint(0, 10, (33,))
@@ -111,7 +105,6 @@ def test_one_hot_checks_its_classes(options):
             compiled(x, t)
 
 
-@NEEDS_ONE_HOT_CHECK
 def test_an_assertion_stays_a_library_call():
     (graph,) = tofuse.explain(lambda t: F.one_hot(t, 10).float() * 2)(torch.arange(10)).graphs
     assert {c.name for c in graph.library_calls} == {"aten._assert_async.msg"}
