@@ -56,3 +56,29 @@ def test_results_and_arguments_are_eagers(options, shape, layout):
             for a, b in zip(got, expected, strict=True):
                 pairs = zip(a.shape, a.stride(), b.stride(), strict=True)
                 assert not a.numel() or all(s == t for n, s, t in pairs if n > 1)
+
+
+COPIES = {
+    "row by row": lambda x: (x * 2).clone(memory_format=torch.contiguous_format),
+    "of a transpose": lambda x: (x * 2).mT.contiguous().mT,
+    "a diagonal": lambda x: torch.diag_embed(x),
+    "by empty_like": lambda x: torch.empty_like(x, memory_format=torch.contiguous_format).copy_(x),
+}
+
+
+@pytest.mark.parametrize("copy", COPIES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("options", [{}, {"capture": "trace"}, {"dynamic": True}], ids=str)
+def test_views_of_one_copy_share_its_memory(options, layout, copy):
+    def program(x):
+        y = COPIES[copy](x)
+        return y[1:], y[..., 1:], y.unflatten(1, (1, -1)), y.sum()
+
+    x = LAYOUTS[layout](torch.randn(3, 5))
+    got, expected = tofuse.compile(program, **options)(x), program(x)
+    for a, b in zip(got, expected, strict=True):
+        assert a.stride() == b.stride()
+        torch.testing.assert_close(a, b)
+    starts = [t.untyped_storage().data_ptr() for t in got[:3]]
+    assert len(set(starts)) == 1
+    assert [t.storage_offset() for t in got] == [t.storage_offset() for t in expected]

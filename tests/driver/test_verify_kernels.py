@@ -145,3 +145,17 @@ def test_float64_numbers_that_cancel_are_no_fault():
     noise = exact + 1e-15
     assert describe_mismatch(exact * 1e-16, exact * 0, exact * 0, 1e-9, noise - exact) is None
     assert describe_mismatch(exact + 1, exact, exact, 1e-9, exact.round()) is not None
+
+
+@pytest.mark.parametrize("precision", ["fast", "eager"])
+def test_operators_that_return_another_dtype_than_torch_predicts(precision):
+    """The gradient of this loss is float16; torch predicts float64."""
+
+    def gradient(program):
+        torch.manual_seed(0)
+        x = torch.randn(200).half().requires_grad_()
+        program(x * 1, torch.randn(200).double()).backward()
+        return x.grad
+
+    compiled = tofuse.compile(F.smooth_l1_loss, verify=True, precision=precision)
+    torch.testing.assert_close(gradient(compiled), gradient(F.smooth_l1_loss))

@@ -17,6 +17,7 @@ from tofuse.capture.joint.merge_seeds import merge_seeds
 from tofuse.capture.joint.narrow_indices import narrow_indices
 from tofuse.capture.joint.partition import clean_recompute_tags
 from tofuse.capture.joint.scatter_to_select import scatter_to_select
+from tofuse.capture.joint.tangent_dtypes import tangent_dtypes
 from tofuse.capture.lower.convert import CapturedGraph
 from tofuse.capture.lower.executor_claims import ClaimPredicate
 from tofuse.capture.pre_autograd.channels_last import channels_last
@@ -113,7 +114,7 @@ PRE_AUTOGRAD_PASSES = (
 
 # The joint graph, before it is cut into forward and backward. Before these run `merge_seeds` and
 # `complex_to_real`, which run on inference graphs, too (`run_traced_passes`).
-JOINT_PASSES = (clean_recompute_tags, scatter_to_select, narrow_indices)
+JOINT_PASSES = (clean_recompute_tags, tangent_dtypes, scatter_to_select, narrow_indices)
 
 # Graph -> Graph: the first passes once, so that the others see one of many isomorphic branches;
 # then the others to a fixed point; then strides, and what they make redundant.

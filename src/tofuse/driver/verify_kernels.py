@@ -40,7 +40,7 @@ class VerifiedKernel:
     context: CodegenContext
 
     def __call__(self, inputs: Inputs, **sizes: int) -> tuple[Tensor, ...]:
-        inputs = [with_memory(t, mutated=False) for t in inputs]
+        inputs = [_readable(t, v) for t, v in zip(inputs, self.region.inputs, strict=True)]
         results = self.launch(inputs, sizes)
         mismatch = self.mismatch(inputs, sizes, results)
         if mismatch is not None:
@@ -121,6 +121,15 @@ class VerifiedKernel:
             if reason is not None:
                 return f"{v.name} {reason}"
         return None
+
+
+def _readable(t: Tensor, value: Value) -> Tensor:
+    """Return a tensor with memory and of the dtype that the kernel reads.
+
+    A PyTorch operator may return another dtype than torch predicted.
+    """
+    dtype = TO_TORCH.get(value.dtype, t.dtype)
+    return with_memory(t if t.dtype is dtype else t.to(dtype), mutated=False)
 
 
 def _slice_for(region: Region, last: Op, name: str) -> Region:

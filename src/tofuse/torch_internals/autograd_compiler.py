@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch._functorch._aot_autograd.descriptors import (
         InputMutationAOTOutput as InputMutationAOTOutput,
     )
+    from torch._functorch._aot_autograd.descriptors import TangentAOTInput as TangentAOTInput
     from torch._functorch._aot_autograd.schemas import AOTDispatchCompiler as AOTDispatchCompiler
     from torch._functorch._aot_autograd.schemas import MemoryFormatMeta as MemoryFormatMeta
     from torch._functorch._aot_autograd.schemas import OutputType as OutputType
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 else:
     AOTDispatchCompiler = ViewAndMutationMeta = object  # only in annotations
     (aot_autograd,) = essential("torch._dynamo.backends.common", "aot_autograd")
-    (InputMutationAOTOutput,) = essential(
-        "torch._functorch._aot_autograd.descriptors", "InputMutationAOTOutput"
+    InputMutationAOTOutput, TangentAOTInput = essential(
+        "torch._functorch._aot_autograd.descriptors", "InputMutationAOTOutput", "TangentAOTInput"
     )
     MemoryFormatMeta, OutputType, PlainTensorMeta = essential(
         "torch._functorch._aot_autograd.schemas",

@@ -74,3 +74,32 @@ def test_angles_of_complex_numbers_are_row_major(dtype, options):
     got = tofuse.compile(lambda x: x.angle(), **options)(x)
     torch.testing.assert_close(got, x.angle())
     assert got.stride() == x.angle().stride()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_indexing_by_tensors_has_eagers_strides(seed):
+    """The indices have any layouts; sizes of 1 decide between dimensions, too."""
+    rng = random.Random(seed)
+
+    def permuted(make, shape):
+        order = rng.sample(range(len(shape)), len(shape))
+        return make([shape[d] for d in order]).permute([order.index(d) for d in range(len(shape))])
+
+    for _ in range(25):
+        x = permuted(torch.randn, [rng.choice((1, 2, 3)) for _ in range(rng.randint(1, 4))])
+        shape = [rng.choice((1, 2, 2)) for _ in range(rng.randint(1, 3))]
+        indexed = sorted(rng.sample(range(x.dim()), rng.randint(1, x.dim())))
+        indices = [
+            permuted(lambda sizes, n=x.shape[d]: torch.randint(0, n, sizes), shape) for d in indexed
+        ]
+
+        def program(x, indices, indexed=indexed):
+            every = [slice(None)] * x.dim()
+            for d, index in zip(indexed, indices, strict=True):
+                every[d] = index
+            return x[tuple(every)]
+
+        got, expected = tofuse.compile(program, capture="trace")(x, indices), program(x, indices)
+        strides = zip(got.shape, got.stride(), expected.stride(), strict=True)
+        assert all(s == t for n, s, t in strides if n > 1), (x.stride(), indexed)
+        assert torch.equal(got, expected)

@@ -143,3 +143,24 @@ def test_an_argument_and_its_view_with_symbolic_sizes():
     for size in (2, 3, 5):
         x = torch.randn(size, 3, size)
         torch.testing.assert_close(compiled(x, x.mT), program(x, x.mT))
+
+
+SCATTERS = {
+    "select": lambda x: torch.select_scatter(x, x.select(0, 0) * 2, 0, 1),
+    "slice": lambda x: torch.slice_scatter(x, x[:1] * 2, 0, 1, 2),
+    "diagonal": lambda x: torch.diagonal_scatter(x, x.diagonal(0, 0, 1) * 2, 0, 0, 1),
+}
+
+
+@pytest.mark.parametrize("name", SCATTERS)
+def test_scatters_into_windows_that_overlap(name):
+    """Eager copies the operand with its strides, so that one write is seen in two windows."""
+
+    def program(x):
+        return SCATTERS[name](x.unfold(0, 2, 1) + 0) * 2, SCATTERS[name](x.unfold(0, 2, 1))
+
+    x = torch.randn(4, 2)
+    for got, expected in zip(tofuse.compile(program)(x), program(x), strict=True):
+        assert got.stride() == expected.stride() and torch.equal(got, expected)
+    with pytest.raises(tofuse.CaptureError, match="overlaps itself"):
+        tofuse.compile(program, capture="trace")(x)

@@ -381,3 +381,67 @@ def test_checkpoint_around_the_first_call():
 def test_copies_are_the_function_itself():
     compiled = tofuse.memory_efficient_fusion(norm)
     assert copy.deepcopy(compiled) is copy.copy(compiled) is compiled
+
+
+GROWING = {
+    "out= of an empty view": lambda x, y: torch.add(x, x, out=x[:0].view(0)),
+    "out= of a view of a new tensor": lambda x, y: torch.mul(x, 2, out=torch.empty(5)[:0]),
+    "out= of an argument": lambda x, y: torch.add(x, x, out=y),
+    "resize_ of an argument": lambda x, y: y.resize_(4).fill_(1),
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_growing_arguments_and_views_is_an_error(name):
+    with pytest.raises(CaptureError, match=r"enlarges an argument or a view \(.*test_traced"):
+        tofuse.compile(GROWING[name], capture="trace")(torch.randn(2, 3), torch.empty(0))
+
+
+def test_a_new_tensor_may_grow():
+    def program(x):
+        result = torch.empty(0)
+        torch.add(x, x, out=result)
+        return result, result + 1
+
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(tofuse.compile(program, capture="trace")(x), program(x))
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_an_argument_returned_beside_views_of_it_is_itself(rank):
+    def program(x):
+        return x.view(1, *x.shape).squeeze(0), x, x.view_as(x)
+
+    x = torch.randn([3] * rank)
+    compiled = tofuse.compile(program, capture="trace")
+    for _ in range(2):
+        first, second, third = compiled(x)
+        assert second is x and first is not x and third is not x
+        assert first.data_ptr() == third.data_ptr() == x.data_ptr()
+
+
+@pytest.mark.parametrize("written", ["none", "another", "the same"])
+def test_changed_layouts_of_arguments_under_no_grad(written):
+    """With a write that autograd does not see, torch would return the wrong results."""
+
+    def program(x, y):
+        z = x.swapaxes_(2, 0)
+        if written != "none":
+            (y if written == "another" else z).neg_()
+        return z.mean(), y + 1
+
+    outcomes = []
+    for run in (program, tofuse.compile(program, capture="trace")):
+        torch.manual_seed(0)
+        x, y = (torch.randn(shape).requires_grad_() * 1 for shape in ((2, 3, 4), ()))
+        with torch.no_grad():
+            try:
+                outcomes.append((*run(x, y), x, y))
+            except CaptureError as error:
+                assert written == "another" and "no_grad" in str(error)
+                return
+            except RuntimeError as error:  # torch's own
+                assert written == "the same" and "expand" in str(error)
+                return
+    torch.testing.assert_close(*outcomes)
+    assert outcomes[0][2].stride() == outcomes[1][2].stride()

@@ -111,8 +111,8 @@ class AliasAnalysis:
 
     @cached_property
     def fixed_strides(self) -> frozenset[Value]:
-        """The values whose strides the caller or a PyTorch operator sees."""
-        return self.read_by_library | {v for v in self.graph.outputs if v is not None}
+        """The values whose strides the caller, through views too, or a PyTorch operator sees."""
+        return self.read_by_library | self.escaping
 
     @cached_property
     def fixed_offsets(self) -> frozenset[Value]:

@@ -104,6 +104,8 @@ class AOTGraphs:
             if phase == "inference":
                 if not self.inference_only and self._leaves_writes_to_autograd():
                     raise NeedsInference
+                if self.inference_only and self._changes_layouts():
+                    raise NeedsAutograd  # AOTAutograd would count the results wrongly
                 gm, self.memory = self.passes(gm, None)
             if phase == "forward" and self.metadata is not None:
                 relax_tangents(self.metadata)
@@ -151,8 +153,14 @@ class AOTGraphs:
         """
         meta = self.metadata
         return meta is None or any(
-            meta.input_info[k].requires_grad for k in meta.mutated_inp_runtime_indices
+            meta.input_info[k].requires_grad and meta.input_info[k].mutates_data
+            for k in meta.mutated_inp_runtime_indices
         )
+
+    def _changes_layouts(self) -> bool:
+        """Return whether an argument gets other sizes or strides in place, as by `t_`."""
+        meta = self.metadata
+        return meta is None or any(i.mutates_metadata for i in meta.input_info)
 
     def mutates_arguments(self) -> bool:
         """Return whether the program writes into an argument."""
@@ -196,7 +204,7 @@ NO_VIEW = (OutputType.non_alias, OutputType.unsafe_view_alias)
 
 
 class NeedsAutograd(Exception):
-    """Autograd records a program that was traced as inference."""
+    """A program that was traced as inference is none: AOTAutograd's wrappers must run it."""
 
 
 class NeedsInference(Exception):

@@ -18,12 +18,14 @@ class InferenceRuntime:
 
     `argument_views`: for each result, whether it is a view of an argument. `disables_grad`: an
     argument requires grad, so PyTorch's operators would record a backward. `mutated`: positions of
-    arguments whose writes count for autograd.
+    arguments whose writes count for autograd. `returned`: for each result, the position of the
+    argument that it is, or None.
     """
 
     argument_views: tuple[bool, ...]
     disables_grad: bool
     mutated: tuple[int, ...]
+    returned: tuple[int | None, ...]
 
     def make_program(
         self, forward: BoxedFunction, backward: object = None, eager: object = None
@@ -43,8 +45,11 @@ class InferenceRuntime:
                 if not returns_views:
                     return results
                 # a plan returns the argument itself for a view of all of it
-                pairs = zip(results, self.argument_views, strict=False)
-                return [t.detach() if is_view else t for t, is_view in pairs]
+                kinds = zip(results, self.argument_views, self.returned, strict=False)
+                return [
+                    tensors[k] if k is not None else t.detach() if is_view else t
+                    for t, is_view, k in kinds
+                ]
 
         return without_grad if self.disables_grad or mutated or returns_views else plain
 
@@ -64,4 +69,7 @@ def inference_runtime(
     requires_grad = any(isinstance(t, torch.Tensor) and t.requires_grad for t in arguments)
     of_argument = (o.output_type is OutputType.alias_of_input for o in meta.output_info)
     mutated = tuple(meta.mutated_graph_handled_indices_seen_by_autograd)
-    return InferenceRuntime(tuple(of_argument), requires_grad, mutated)
+    returned = (
+        o.base_idx if o.output_type is OutputType.is_input else None for o in meta.output_info
+    )
+    return InferenceRuntime(tuple(of_argument), requires_grad, mutated, tuple(returned))

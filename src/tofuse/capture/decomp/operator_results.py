@@ -185,8 +185,8 @@ def _index_order(args: Sequence[object], result: Tensor) -> DimOrder:
     sizes = _hints(result.shape)
     operands = [(sizes, _hints((*before, *[0] * len(shape), *after)))]
     for i in indices.values():
-        strides = (*[0] * len(before), *i.expand(shape).stride(), *[0] * len(after))
-        operands.append((sizes, _hints(strides)))
+        reshaped = i.expand(shape).reshape((*[1] * len(before), *shape, *[1] * len(after)))
+        operands.append((_hints(reshaped.shape), _hints(reshaped.stride())))
     return iterator_order(sizes, operands)
 
 

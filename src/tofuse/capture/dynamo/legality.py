@@ -27,6 +27,7 @@ from tofuse.capture.fx.overlap import (
     byte_span,
     has_internal_overlap,
     has_write_overlap,
+    overwrites_itself,
     overwrites_operand,
     reaches_beside,
 )
@@ -59,8 +60,9 @@ def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
         return "a size of an argument that another argument views has two symbols"
     overlapping = {storage_id(t) for t in arguments if has_internal_overlap(t)}
     for node in gm.graph.nodes:
-        if any(
-            has_internal_overlap(t) or storage_id(t) in overlapping for t in written_tensors(node)
+        written, first = written_tensors(node), map(example_tensor, node.all_input_nodes[:1])
+        if overwrites_itself(target_name(node.target), written, first) or any(
+            storage_id(t) in overlapping for t in written
         ):
             return "it writes into a tensor that overlaps itself"
         if any(_is_view_of_unfold(x) for x in written_nodes(node)):
@@ -74,14 +76,14 @@ def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
         return "it returns a view, of symbolic sizes, of an argument that overlaps itself"
     if has_inseparable_views(gm):
         return "it returns a view, of symbolic sizes, of an argument that it writes"
-    written = written_storages(gm.graph)
-    by_storage = {storage_id(t): t for t in arguments if storage_id(t) in written}
+    storages = written_storages(gm.graph)
+    by_storage = {storage_id(t): t for t in arguments if storage_id(t) in storages}
     for node in gm.graph.nodes:
         view = example_tensor(node) if target_name(node.target) == "as_strided" else None
         argument = None if view is None else by_storage.get(storage_id(view))
         if view is not None and argument is not None and reaches_beside(view, argument):
             return BESIDE_ARGUMENT
-    spans = [(*byte_span(t, storage_id(t) << 64), storage_id(t) in written) for t in arguments]
+    spans = [(*byte_span(t, storage_id(t) << 64), storage_id(t) in storages) for t in arguments]
     return "it writes into an argument that overlaps another" if has_write_overlap(spans) else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -74,6 +74,8 @@ def byte_span(tensor: torch.Tensor, base: int) -> tuple[int, int]:
 # -- reads and writes of one call -----------------------------------------------------------------
 
 COPIES = frozenset({"copy_", "setitem", "__setitem__"})  # may drop leading sizes of 1
+# write into a copy that has the strides of its operand, and overlaps itself if that does
+SCATTERS_OF_VIEWS = frozenset({"select_scatter", "slice_scatter", "diagonal_scatter"})
 
 
 class _Operand(NamedTuple):
@@ -84,6 +86,15 @@ class _Operand(NamedTuple):
 
     tensor: FakeTensor
     row: int | None
+
+
+def overwrites_itself(name: str, written: Iterable[object], first: Iterable[object]) -> bool:
+    """Whether a call writes into a tensor, or a copy of one, that may overlap itself.
+
+    `written` are the arguments that it writes; `first` holds its first argument, if there is one.
+    """
+    tensors = [*written, *first] if name in SCATTERS_OF_VIEWS else written
+    return any(isinstance(t, torch.Tensor) and has_internal_overlap(t) for t in tensors)
 
 
 def overwrites_operand(name: str, written: Sequence[object], arguments: Sequence[object]) -> bool:

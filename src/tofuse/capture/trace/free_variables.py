@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import getattr_static
 from types import FrameType
+from typing import TypeGuard
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
@@ -17,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from tofuse.capture.fx.aliases import METADATA_WRITERS, storage_id, written_arguments
 from tofuse.capture.fx.location import is_library_file
-from tofuse.capture.fx.overlap import has_internal_overlap, overwrites_operand, reaches_beside
+from tofuse.capture.fx.overlap import overwrites_itself, overwrites_operand, reaches_beside
 from tofuse.capture.pre_autograd.preserve_strides import call_preserving_strides
 from tofuse.capture.trace.pytree import flatten, is_size
 from tofuse.errors import CaptureError, first_line
@@ -96,7 +97,8 @@ class _FreeTensorRecorder(TorchFunctionMode):
         if func in GRAD_ACCESS and any(args[0] is fake for fake, *_ in self.outside):
             raise _NotPure("reads or changes .grad of a tensor from outside")
         written = _written_tensors(func, args, kwargs)
-        if any(has_internal_overlap(unwrapped(t)) for t in written):
+        first = [unwrapped(x) for x in args[:1] if isinstance(x, torch.Tensor)]
+        if overwrites_itself(getattr(func, "__name__", ""), map(unwrapped, written), first):
             raise RuntimeError("it writes into a tensor that overlaps itself")
         if any(id(t) in self.unfolded for t in written):
             # AOTAutograd would zero the elements between windows
@@ -104,12 +106,26 @@ class _FreeTensorRecorder(TorchFunctionMode):
         if written and _overwrites_operand(func, written, (*args, *kwargs.values())):
             raise RuntimeError("a call writes into elements that it also reads or writes elsewhere")
         self.written |= set(map(_storage, written))
+        resizable = [t for t in tree_leaves((args[:1], kwargs.get("out"))) if _is_fake(t)]
+        sizes = [t.numel() for t in resizable]
         result = func(*args, **kwargs)
+        self._reject_growth(resizable, sizes)
         if args and isinstance(result, torch.Tensor):
             self._record_unfold(func, args[0], result)
             if getattr(func, "__name__", "") == "as_strided":
                 self._record_strided(result)
         return self.real.get(id(result), result)
+
+    def _reject_growth(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
+        """Raise _NotPure if a tensor that others see has more elements than before a call.
+
+        `resize_` and `out=` do that. A traced argument keeps its storage, and a traced view its
+        shape.
+        """
+        for tensor, size in zip(tensors, sizes, strict=True):
+            outside = any(tensor is t for t, *_ in self.outside)
+            if tensor.numel() > size and (outside or tensor._is_view()):
+                raise _NotPure("enlarges an argument or a view")
 
     def _record_unfold(self, func: Function, source: object, result: torch.Tensor) -> None:
         """Record the results of `unfold`, and views of them."""
@@ -162,6 +178,10 @@ class _FreeTensorRecorder(TorchFunctionMode):
                     f"returns tensors inside a {name}, which is not registered with "
                     "pytree (return a tuple, list or dict)"
                 )
+
+
+def _is_fake(x: object) -> TypeGuard[FakeTensor]:
+    return isinstance(x, FakeTensor)
 
 
 class _NotPure(Exception):

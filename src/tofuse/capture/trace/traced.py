@@ -19,12 +19,13 @@ from numpy import ndarray
 from torch.compiler import is_dynamo_compiling
 from torch.nn.parameter import is_lazy
 
-from tofuse.capture.aot.aot_graphs import AOTGraphs, NeedsInference
+from tofuse.capture.aot.aot_graphs import AOTGraphs, NeedsAutograd, NeedsInference
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 from tofuse.capture.trace.arguments import CallArguments, Keywords, flatten_call, signature_of
 from tofuse.capture.trace.free_variables import find_free_tensors
 from tofuse.capture.trace.joint_trace import compile_program
 from tofuse.capture.trace.rollback import reject_argument_changes, restore_modules
+from tofuse.errors import CaptureError
 from tofuse.torch_internals.dispatch import TensorGuards, is_traceable_wrapper_subclass
 from tofuse.torch_internals.dynamo import compile_lock, compiling_session
 from tofuse.torch_internals.memory import storage_key, viewed_tensor
@@ -191,7 +192,14 @@ class Traced:
                 program = compile_program(flat, tensors, count, graphs, self.claims)
             except NeedsInference:
                 graphs = replace(self.new_graphs(), inference_only=True)
-                program = compile_program(flat, tensors, count, graphs, self.claims)
+                try:
+                    program = compile_program(flat, tensors, count, graphs, self.claims)
+                except NeedsAutograd as error:
+                    raise CaptureError(
+                        "capture='trace' cannot trace a program that writes an argument which "
+                        "requires grad under no_grad, and changes the sizes or strides of one in "
+                        "place; compile it without capture='trace'"
+                    ) from error
         entry = CacheEntry(
             guard=TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None),
             run=program.run,
