@@ -26,6 +26,7 @@ def test_gradients_of_losses_of_two_dtypes(dtype, target, loss):
         argument = x.clone().requires_grad_()
         result = run(argument, y)
         result.backward()
+        assert argument.grad is not None
         outcomes.append((result, argument.grad))
     tolerance = 2 * max(torch.finfo(d).eps for d in (dtype, target))
     (expected, gradient), (result, ours) = outcomes
