@@ -24,7 +24,7 @@ from tofuse.capture.trace.pytree import flatten, is_size
 from tofuse.errors import CaptureError, first_line
 from tofuse.torch_internals.dispatch import has_saved_tensor_hooks
 from tofuse.torch_internals.fake_tensors import FakeTensor, FakeTensorMode
-from tofuse.torch_internals.memory import tensor_version
+from tofuse.torch_internals.memory import tensor_version, viewed_tensor
 from tofuse.torch_internals.symbolic_shapes import DATA_DEPENDENCE_ERRORS
 from tofuse.torch_internals.transforms import get_unwrapped, is_functorch_wrapped_tensor
 from tofuse.torch_internals.trees import tree_leaves, tree_map
@@ -124,7 +124,7 @@ class _FreeTensorRecorder(TorchFunctionMode):
         """
         for tensor, size in zip(tensors, sizes, strict=True):
             outside = any(tensor is t for t, *_ in self.outside)
-            if tensor.numel() > size and (outside or tensor._is_view()):
+            if tensor.numel() > size and (outside or viewed_tensor(tensor) is not None):
                 raise _NotPure("enlarges an argument or a view")
 
     def _record_unfold(self, func: Function, source: object, result: torch.Tensor) -> None:
