@@ -103,3 +103,28 @@ def test_indexing_by_tensors_has_eagers_strides(seed):
         strides = zip(got.shape, got.stride(), expected.stride(), strict=True)
         assert all(s == t for n, s, t in strides if n > 1), (x.stride(), indexed)
         assert torch.equal(got, expected)
+
+
+def elementwise(x, y):
+    return x * y, torch.add(x, y), torch.maximum(x, y), torch.addcmul(x, y, x), x < y, x / y
+
+
+UNIT_DIMS = (  # shapes and strides of two operands, of which the second gets a dimension
+    (((1, 1, 3), (1, 2, 1)), ((3, 1), (1, 3))),
+    (((1, 1, 2), (1, 2, 1)), ((3, 2), (2, 1))),
+    (((1, 2, 1), (1, 1, 1)), ((2, 2), (1, 2))),
+    (((1, 3, 1), (1, 1, 3)), ((3, 3), (1, 3))),
+    (((1, 2, 1), (1, 1, 3)), ((2, 3), (1, 2))),
+)
+
+
+@pytest.mark.parametrize("layouts", UNIT_DIMS, ids=str)
+def test_operands_of_lower_rank_have_eagers_strides(layouts):
+    """Eager's iterator and `expand` give other strides to leading dimensions of size 1."""
+    x, y = (torch.randn(9).as_strided(*layout) for layout in layouts)
+    for operands in ((x, y), (y, x)):
+        got = tofuse.compile(elementwise, capture="trace")(*operands)
+        for a, b in zip(got, elementwise(*operands), strict=True):
+            strides = zip(a.shape, a.stride(), b.stride(), strict=True)
+            assert all(s == t for n, s, t in strides if n > 1)
+            torch.testing.assert_close(a, b)

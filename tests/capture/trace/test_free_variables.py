@@ -16,7 +16,9 @@ GROWING = {
 
 @pytest.mark.parametrize("name", GROWING)
 def test_growing_arguments_and_views_is_an_error(name):
-    with pytest.raises(CaptureError, match=r"enlarges an argument or a view \(.*test_free_variables"):
+    with pytest.raises(
+        CaptureError, match=r"enlarges an argument or a view \(.*test_free_variables"
+    ):
         tofuse.compile(GROWING[name], capture="trace")(torch.randn(2, 3), torch.empty(0))
 
 

@@ -20,6 +20,7 @@ from tofuse.capture.decomp.operator_results import (
     EAGER_ORDERS,
     as_operator_returns,
     in_eager_order,
+    ops_with_broadcasting,
 )
 from tofuse.capture.decomp.rng import RANDOM_DECOMPOSITIONS
 from tofuse.capture.fx.sizes import IntLike
@@ -81,7 +82,9 @@ def _table(decompose_random: bool) -> Mapping[OpOverload, Decomposition]:
 
 @functools.cache
 def _kept_in_eager_order() -> Mapping[OpOverload, Decomposition]:
-    return {op: in_eager_order(op, order) for op, order in EAGER_ORDERS.items()}
+    return {
+        op: in_eager_order(op) for op in (*EAGER_ORDERS, *sorted(ops_with_broadcasting(), key=str))
+    }
 
 
 def _name(op: OpOverload) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
@@ -16,7 +17,7 @@ from tofuse.capture.fx.sizes import size_hint
 from tofuse.capture.lower.executor_claims import Decomposition, DecompositionResult
 from tofuse.ir.dims import equal_strides, stride_order, strides_in
 from tofuse.torch_internals.layouts import suggest_memory_format
-from tofuse.torch_internals.operators import OpOverload, is_composite
+from tofuse.torch_internals.operators import OpOverload, is_composite, schema_of
 from tofuse.torch_internals.trees import tree_leaves, tree_map
 
 aten = torch.ops.aten
@@ -32,9 +33,8 @@ def as_operator_returns(op: OpOverload, rule: Decomposition) -> Decomposition:
     if shared_argument(op) is not None or is_composite(op):
         return rule
 
-    eager_order = EAGER_ORDERS.get(op)
-
     def decompose(*args: object, **kwargs: object) -> DecompositionResult:
+        eager_order = _eager_order(op, args)
         made = rule(*args, **kwargs)
         if made is NotImplemented:
             return made
@@ -61,7 +61,7 @@ def as_operator_returns(op: OpOverload, rule: Decomposition) -> Decomposition:
     return decompose
 
 
-def in_eager_order(op: OpOverload, eager_order: EagerOrder) -> Decomposition:
+def in_eager_order(op: OpOverload) -> Decomposition:
     """Return a rule that keeps an operator and gives its result eager's stride order.
 
     Where torch predicts another order, the operands are made row-major first: torch predicts the
@@ -70,15 +70,20 @@ def in_eager_order(op: OpOverload, eager_order: EagerOrder) -> Decomposition:
     inner_call = threading.local()  # the rule calls the operator, for which it is the rule
 
     def decompose(*args: object, **kwargs: object) -> DecompositionResult:
-        if getattr(inner_call, "active", False) or _is_plain_sum(op, kwargs):
+        eager_order = _eager_order(op, args)
+        if eager_order is None or getattr(inner_call, "active", False):
+            return NotImplemented
+        if _is_plain_sum(op, kwargs) and not _adds_unit_dims(args):
             return NotImplemented
         inner_call.active = True
         try:
-            return in_order(*args, **kwargs)
+            return in_order(eager_order, args, kwargs)
         finally:
             inner_call.active = False
 
-    def in_order(*args: object, **kwargs: object) -> DecompositionResult:
+    def in_order(
+        eager_order: EagerOrder, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> DecompositionResult:
         fake = _fake_results(op, args, kwargs)[0]
         assert fake is not None
         order = eager_order(args, fake)
@@ -98,6 +103,50 @@ def _is_plain_sum(op: OpOverload, kwargs: Mapping[str, object]) -> bool:
     """Return whether torch predicts the order of a sum: with a factor, it does not."""
     alpha = kwargs.get("alpha", 1)
     return op in SUMS_WITH_ALPHA and isinstance(alpha, (int, float)) and alpha == 1
+
+
+def _eager_order(op: OpOverload, args: Sequence[object]) -> EagerOrder | None:
+    """Return the order of a call's result in eager, where torch may predict another."""
+    found = EAGER_ORDERS.get(op)
+    if found is None and op in ops_with_broadcasting() and _adds_unit_dims(args):
+        return _elementwise_order
+    return found
+
+
+def _adds_unit_dims(args: Sequence[object]) -> bool:
+    """Return whether leading dimensions of size 1 that an operand gets decide about the order.
+
+    Eager's iterator gives them a stride of 0, and torch's prediction that of an expanded tensor.
+    """
+    tensors = [x for x in args if isinstance(x, Tensor) and x.dim()]
+    rank = max((x.dim() for x in tensors), default=0)
+    if all(x.dim() == rank for x in tensors):
+        return False
+    layouts = [(_hints(x.shape), _hints(x.stride())) for x in tensors]
+    added = max(rank - len(shape) for shape, _ in layouts)
+    if all(1 not in shape[:added] for shape, _ in layouts if len(shape) == rank):
+        return False
+    shape = torch.broadcast_shapes(*(shape for shape, _ in layouts))
+    expanded = [_expanded(*layout, rank) for layout in layouts]
+    return iterator_order(shape, layouts) != iterator_order(shape, expanded)
+
+
+def _expanded(shape: Sequence[int], strides: Sequence[int], rank: int) -> tuple[DimOrder, DimOrder]:
+    """Return sizes and strides with leading dimensions of size 1, whose stride `expand` chooses."""
+    outer, added = shape[0] * strides[0], rank - len(shape)
+    return (*[1] * added, *shape), (*[outer] * added, *strides)
+
+
+@functools.cache
+def ops_with_broadcasting() -> frozenset[OpOverload]:
+    """Return the elementwise operators of at least two tensors, in their functional forms."""
+    return frozenset(
+        op
+        for name in BROADCASTING.split()
+        for op in (getattr(getattr(aten, name), o) for o in getattr(aten, name).overloads())
+        if [str(a.type) for a in schema_of(op).arguments if not a.is_out].count("Tensor") > 1
+        and not any(a.is_out for a in schema_of(op).arguments)
+    )
 
 
 def _fake_results(
@@ -210,6 +259,12 @@ def _rows(order: EagerOrder, names: str) -> dict[OpOverload, EagerOrder]:
 
 
 SUMS_WITH_ALPHA = (aten.add.Tensor, aten.sub.Tensor)
+
+BROADCASTING = (
+    "add sub rsub mul div maximum minimum fmax fmin where addcmul addcdiv lerp atan2 hypot pow "
+    "eq ne lt le gt ge fmod remainder nextafter bitwise_and bitwise_or bitwise_xor gcd lcm "
+    "bitwise_left_shift bitwise_right_shift mse_loss smooth_l1_loss"
+)
 
 # Where torch predicts strides that its kernels for the CPU do not give.
 EAGER_ORDERS: dict[OpOverload, EagerOrder] = {
