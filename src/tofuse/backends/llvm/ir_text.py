@@ -146,17 +146,19 @@ class FunctionBuilder:
 
         LLVM 22 folds a masked load into a multiply-add if a select of its result has the same mask.
         When it splits the two again, it drops the load's mask, and reads past the end of memory.
+        The mask is a comparison of vectors: it takes the upper bits of the register of a mask that
+        is made from an integer to be 0, which they are not, and reads 16 bytes in place of 8.
         """
         ty = vector_type("i1", lanes)
         if lanes not in self.full_masks:
-            zero, bit, name = (self.fresh_name() for _ in range(3))
-            first = f"insertelement {ty} poison, i1 {bit}, i64 0"
+            integers = vector_type("i32", lanes)
+            count, name = self.fresh_name(), self.fresh_name()
             self.entry += [
-                f'  {zero} = call i32 asm "", "=r,0"(i32 0)',
-                f"  {bit} = icmp eq i32 {zero}, 0",
-                f"  {name}.first = {first}",
-                f"  {name} = shufflevector {ty} {name}.first, {ty} poison, "
+                f'  {count} = call i32 asm "", "=r,0"(i32 {lanes})',
+                f"  {name}.first = insertelement {integers} poison, i32 {count}, i64 0",
+                f"  {name}.counts = shufflevector {integers} {name}.first, {integers} poison, "
                 f"<{lanes} x i32> zeroinitializer",
+                f"  {name} = icmp slt {integers} {ramp('i32', 0, lanes)}, {name}.counts",
             ]
             self.full_masks[lanes] = name
         return self.let(f"and {ty} {mask}, {self.full_masks[lanes]}")
