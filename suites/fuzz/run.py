@@ -201,7 +201,7 @@ def error_fault(error: Exception, sizes: Sequence[int]) -> Fault:
     first: BaseException = error
     while (inner := getattr(first, "inner_exception", first.__cause__)) is not None:
         first = inner  # the same in torch's own capture
-    text = " ".join(str(first).split())
+    text = " ".join(str(first).split()).split(" from user code")[0]
     cause = type(first).__name__
     detail = f"{cause}: {text[:400]} (sizes {list(sizes)})"
     return Fault(f"error {cause}: {text[:50]}", detail, sizes=tuple(sizes))
