@@ -243,10 +243,15 @@ def test_gradients_far_from_zero_keep_their_digits(dtype):
         torch.testing.assert_close(z.grad, expected[k].to(dtype), rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("loss", [F.huber_loss, F.soft_margin_loss, F.mse_loss, F.smooth_l1_loss])
+@pytest.mark.parametrize("loss", [F.huber_loss, F.soft_margin_loss, F.smooth_l1_loss, F.mse_loss])
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-def test_losses_of_two_dtypes_have_the_dtype_of_eager(loss, reduction):
+@pytest.mark.parametrize("options", [{}, {"precision": "eager"}, {"executors": ("aten",)}], ids=str)
+def test_losses_of_two_dtypes_have_the_dtype_of_eager(options, loss, reduction):
     x, target = torch.rand(4, 5, dtype=torch.float16), torch.rand(4, 5)
-    program = lambda x, y: (loss(x, y, reduction=reduction) + 1, loss(y, x, reduction=reduction))  # noqa: E731
-    got, expected = tofuse.compile(program)(x, target), program(x, target)
+
+    def program(x, y):
+        losses = loss(x, y, reduction=reduction), loss(y, x, reduction=reduction)
+        return [z * torch.tensor(2, dtype=torch.float16) for z in losses]  # promoted with the loss
+
+    got, expected = tofuse.compile(program, **options)(x, target), program(x, target)
     torch.testing.assert_close(got, expected)

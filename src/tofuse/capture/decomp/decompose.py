@@ -17,10 +17,11 @@ from tofuse.capture.decomp.decompose_elementwise import (
 )
 from tofuse.capture.decomp.decompose_padding import PADDING_DECOMPOSITIONS
 from tofuse.capture.decomp.operator_results import (
+    EAGER_DTYPES,
     EAGER_ORDERS,
     as_operator_returns,
-    in_eager_order,
     ops_with_broadcasting,
+    with_eager_result,
 )
 from tofuse.capture.decomp.rng import RANDOM_DECOMPOSITIONS
 from tofuse.capture.fx.sizes import IntLike
@@ -52,7 +53,7 @@ def decompositions(
     table = _table(decompose_random)
     if has_symbolic_floats:
         table = {**table, **SYMBOLIC_FLOAT_DECOMPOSITIONS}
-    return skip_claimed_calls(table, claims, _kept_in_eager_order())
+    return skip_claimed_calls(table, claims, _kept_with_eager_results())
 
 
 @functools.cache
@@ -77,14 +78,13 @@ def _table(decompose_random: bool) -> Mapping[OpOverload, Decomposition]:
     if decompose_random:
         table.update(RANDOM_DECOMPOSITIONS)
     table = {op: as_operator_returns(op, rule) for op, rule in table.items()}
-    return {**_kept_in_eager_order(), **table}
+    return {**_kept_with_eager_results(), **table}
 
 
 @functools.cache
-def _kept_in_eager_order() -> Mapping[OpOverload, Decomposition]:
-    return {
-        op: in_eager_order(op) for op in (*EAGER_ORDERS, *sorted(ops_with_broadcasting(), key=str))
-    }
+def _kept_with_eager_results() -> Mapping[OpOverload, Decomposition]:
+    broadcasting = sorted(ops_with_broadcasting(), key=str)
+    return {op: with_eager_result(op) for op in (*EAGER_ORDERS, *EAGER_DTYPES, *broadcasting)}
 
 
 def _name(op: OpOverload) -> str:

@@ -61,8 +61,8 @@ def as_operator_returns(op: OpOverload, rule: Decomposition) -> Decomposition:
     return decompose
 
 
-def in_eager_order(op: OpOverload) -> Decomposition:
-    """Return a rule that keeps an operator and gives its result eager's stride order.
+def with_eager_result(op: OpOverload) -> Decomposition:
+    """Return a rule that keeps an operator and gives its result eager's stride order and dtype.
 
     Where torch predicts another order, the operands are made row-major first: torch predicts the
     strides of those calls correctly.
@@ -70,14 +70,21 @@ def in_eager_order(op: OpOverload) -> Decomposition:
     inner_call = threading.local()  # the rule calls the operator, for which it is the rule
 
     def decompose(*args: object, **kwargs: object) -> DecompositionResult:
-        eager_order = _eager_order(op, args)
-        if eager_order is None or getattr(inner_call, "active", False):
+        if getattr(inner_call, "active", False):
             return NotImplemented
+        eager_order, dtype = _eager_order(op, args), _eager_dtype(op, args)
         if _is_plain_sum(op, kwargs) and not _adds_unit_dims(args):
+            eager_order = None
+        if eager_order is None and dtype is None:
             return NotImplemented
         inner_call.active = True
         try:
-            return in_order(eager_order, args, kwargs)
+            made = NotImplemented if eager_order is None else in_order(eager_order, args, kwargs)
+            if dtype is None:
+                return made
+            result = op(*args, **kwargs) if made is NotImplemented else made
+            assert isinstance(result, Tensor)
+            return result.to(dtype)
         finally:
             inner_call.active = False
 
@@ -111,6 +118,15 @@ def _eager_order(op: OpOverload, args: Sequence[object]) -> EagerOrder | None:
     if found is None and op in ops_with_broadcasting() and _adds_unit_dims(args):
         return _elementwise_order
     return found
+
+
+def _eager_dtype(op: OpOverload, args: Sequence[object]) -> torch.dtype | None:
+    """Return the dtype of a call's result in eager, where torch predicts another."""
+    first = args[EAGER_DTYPES[op]] if op in EAGER_DTYPES else None
+    if not isinstance(first, Tensor):
+        return None
+    dtypes = {x.dtype for x in args if isinstance(x, Tensor)}
+    return first.dtype if len(dtypes) > 1 else None
 
 
 def _adds_unit_dims(args: Sequence[object]) -> bool:
@@ -260,6 +276,16 @@ def _rows(order: EagerOrder, names: str) -> dict[OpOverload, EagerOrder]:
 
 SUMS_WITH_ALPHA = (aten.add.Tensor, aten.sub.Tensor)
 
+# The positions of the arguments whose dtype results have; torch predicts that of a promotion. No
+# other operator of two to four tensors has another dtype than predicted for arguments that occur.
+EAGER_DTYPES: dict[OpOverload, int] = {
+    aten.huber_loss.default: 0,
+    aten.soft_margin_loss.default: 0,
+    aten.normal.Tensor_Tensor: 0,
+    aten.mse_loss_backward.default: 1,
+    aten.smooth_l1_loss_backward.default: 1,
+    aten.soft_margin_loss_backward.default: 1,
+}
 BROADCASTING = (
     "add sub rsub mul div maximum minimum fmax fmin where addcmul addcdiv lerp atan2 hypot pow "
     "eq ne lt le gt ge fmod remainder nextafter bitwise_and bitwise_or bitwise_xor gcd lcm "
