@@ -141,8 +141,10 @@ def aot_eager(gm: GraphModule, inputs: Sequence[object]) -> object:
 def torch_has(program: Program, variant: Variant, fault: Fault) -> bool:
     """Return whether torch's own capture, without a compiler, has the same fault.
 
-    Dynamo by itself is tried, too: AOTAutograd can fail before its fault shows.
+    Dynamo by itself is tried, too: AOTAutograd can fail before its fault shows. Arguments lie in
+    memory as the variant says: between guard pages, they are no views of each other for autograd.
     """
+    guard = GuardPages(variant.canaries) if variant.canaries else None
     function = load_function(function_source(program))
     dynamic = True if ("dynamic", True) in variant.options else None
     captures = [torch.compile(function, backend=b, dynamic=dynamic) for b in (aot_eager, "eager")]
@@ -152,7 +154,7 @@ def torch_has(program: Program, variant: Variant, fault: Fault) -> bool:
         warnings.simplefilter("ignore")
         for captured in captures:
             torch._dynamo.reset()
-            found = find_faults(program, function, captured, [], None, variant.threads)
+            found = find_faults(program, function, captured, [], guard, variant.threads)
             with contextlib.suppress(*REFUSALS):
                 if any(f.same_as(fault) for f in found):
                     return True
