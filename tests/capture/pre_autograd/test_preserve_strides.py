@@ -154,3 +154,32 @@ def test_random_numbers_written_into_a_transposed_tensor_have_no_gradient(name, 
     (gradient,) = torch.autograd.grad(result.sum(), x)
     assert torch.equal(gradient, torch.tensor([3.0, 1, 1]).expand(4, 3))
     assert result.stride() == program(x).stride()
+
+
+UNDER_AUTOCAST = {
+    "addmm_": lambda x, y: x.addmm_(y, y),
+    "addr_": lambda x, y: x.addr_(y[0], y[1]),
+    "index_copy_": lambda x, y: x.index_copy_(0, torch.zeros(1, dtype=torch.int64), y[:1]),
+    "cumsum_": lambda x, y: x.cumsum_(0),
+    "pow_": lambda x, y: x.pow_(2.0),
+    "masked_fill_": lambda x, y: x.masked_fill_(y > 0.5, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", UNDER_AUTOCAST)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_autocast_leaves_writes_in_place_alone(capture, dtype, name):
+    """It casts operands of `addmm`, and not of `addmm_`; `index_copy` refuses float16."""
+
+    def program(x, y):
+        z = (x * 1).mT
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            UNDER_AUTOCAST[name](z, y)
+        return z
+
+    x, y = (torch.rand(8, 8).to(dtype) for _ in range(2))
+    got, expected = tofuse.compile(program, capture=capture)(x, y), program(x, y)
+    assert got.dtype == expected.dtype and got.stride() == expected.stride()
+    tolerance = 8 * torch.finfo(dtype).eps
+    torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)

@@ -13,6 +13,7 @@ from tofuse.capture.fx.aliases import METADATA_WRITERS, storage_id
 from tofuse.capture.fx.node_tensors import example_tensor, target_name
 from tofuse.capture.fx.sizes import size_hint
 from tofuse.ir.dims import contiguous_strides
+from tofuse.torch_internals.dispatch import DisableAutocast
 from tofuse.torch_internals.fake_tensors import FakeTensor
 from tofuse.torch_internals.operators import OpOverloadPacket
 
@@ -37,7 +38,10 @@ def preserve_strides(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
             old = gm.graph.call_method("clone", node.args[:1])
             if target_name(node.target) in RANDOM_WRITES:
                 old = gm.graph.call_method("detach", (old,))
-            value = gm.graph.call_function(functional, (old, *node.args[1:]), node.kwargs)
+            arguments = (old, *node.args[1:])
+            if node.op == "call_method":
+                functional, arguments = functional_write, (str(node.target), *arguments)
+            value = gm.graph.call_function(functional, arguments, node.kwargs)
             value.meta = {**node.meta, "example_value": result}
             gm.graph.call_method("copy_", (written, value)).meta = dict(node.meta)
         node.replace_all_uses_with(written)  # what it returns, too
@@ -59,9 +63,7 @@ def call_preserving_strides(
         x, *rest = args
         if isinstance(x, torch.Tensor) and x.layout is torch.strided and not _is_row_major(x):
             old = x.detach() if name in RANDOM_WRITES else x
-            value = functional(old.clone(), *rest, **kwargs)
-            assert isinstance(value, torch.Tensor)
-            return x.copy_(value)
+            return x.copy_(functional_write(name, old.clone(), *rest, **kwargs))
     return function(*args, **kwargs)
 
 
@@ -80,13 +82,26 @@ def _method_variant(name: str) -> Callable[..., object] | None:
     return variant if callable(variant) else None
 
 
+def functional_write(name: str, x: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
+    """Return what `x.<name>(...)` writes in place, in the precision of that call.
+
+    Autocast has other rules for a function than for the call in place, which it leaves alone.
+    """
+    variant = _method_variant(name)
+    assert variant is not None
+    with DisableAutocast():
+        result = variant(x, *args, **kwargs)
+    assert isinstance(result, torch.Tensor)
+    return result
+
+
 def _example_result(
     function: Callable[..., object], node: Node, tensor: FakeTensor
 ) -> torch.Tensor | None:
     """Return the example result of another function with a node's arguments; None if it fails."""
     args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta.get("example_value"))
     try:
-        with tensor.fake_mode, torch.no_grad():
+        with tensor.fake_mode, torch.no_grad(), DisableAutocast():
             result = function(*args, **kwargs)
     except (RuntimeError, TypeError):
         return None
