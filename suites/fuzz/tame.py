@@ -9,7 +9,7 @@ from suites.fuzz.program import Namespace
 
 MOST_OF_TANH = 2.5  # where its derivative is less than 0.03
 MOST_OF_MEAN = 8  # in standard deviations
-FUNCTIONS = "layer_norm|group_norm|cosine_similarity|sinc|tanh|var_mean|std_mean"
+FUNCTIONS = "layer_norm|group_norm|normalize|cosine_similarity|sinc|tanh|var_mean|std_mean"
 CALL = re.compile(rf"(?:(?:F|torch)\.({FUNCTIONS})\(|\b(?=\w+\.(tanh|var|std)\())(\w+)(?:, (\w+))?")
 DIM = re.compile(r"(?:\.var\(|\.std\(|_mean\(\w+, )(-?\d+)")
 
@@ -33,11 +33,15 @@ def rounds_unseen(text: str, names: Namespace) -> bool:
         return x.requires_grad and (name == "sinc" or far)
     if not x.dim():
         return True
-    if name == "cosine_similarity":
-        assert isinstance(y, Tensor)
+    if name in ("cosine_similarity", "normalize"):
         dim = re.search(r"dim=(-?\d+)", text)
         assert dim is not None
-        return x.dtype.itemsize == 2 or any(_repeats(z, x.dim(), int(dim[1])) for z in (x, y))
+        if name == "normalize":
+            return x.requires_grad and _repeats(x, x.dim(), int(dim[1]))
+        assert isinstance(y, Tensor)
+        if x is y or x.dtype.itemsize == 2:  # the gradient of a vector and itself is zero
+            return True
+        return any(_repeats(z, x.dim(), int(dim[1])) for z in (x, y))
     dims = [-1] if name == "layer_norm" else list(range(1, x.dim()))
     if name != "group_norm" and (dim := DIM.search(text)):
         dims = [int(dim[1])]
@@ -50,7 +54,7 @@ def rounds_unseen(text: str, names: Namespace) -> bool:
 def _repeats(x: Tensor, rank: int, dim: int) -> bool:
     """Return whether a tensor that is broadcast to a rank has one number along a dimension."""
     axis = dim % rank - (rank - x.dim())
-    return axis < 0 or x.shape[axis] == 1
+    return axis < 0 or x.shape[axis] == 1 or x.stride(axis) == 0
 
 
 def is_tame(x: Tensor) -> bool:

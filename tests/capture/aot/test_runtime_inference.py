@@ -38,10 +38,7 @@ def test_changed_layouts_of_arguments_under_no_grad(written):
             try:
                 outcomes.append((*run(x, y), x, y))
             except CaptureError as error:
-                assert written == "another" and "no_grad" in str(error)
-                return
-            except RuntimeError as error:  # torch's own
-                assert written == "the same" and "expand" in str(error)
+                assert written != "none" and "no_grad" in str(error)
                 return
     torch.testing.assert_close(*outcomes)
     assert outcomes[0][2].stride() == outcomes[1][2].stride()

@@ -103,9 +103,10 @@ class AOTGraphs:
                 self.context = TracingContext.try_get()
             if phase == "inference":
                 if not self.inference_only and self._leaves_writes_to_autograd():
-                    raise NeedsInference
+                    # with changed layouts, AOTAutograd would fail or count the results wrongly
+                    raise NeedsAutograd if self._changes_layouts() else NeedsInference
                 if self.inference_only and self._changes_layouts():
-                    raise NeedsAutograd  # AOTAutograd would count the results wrongly
+                    raise NeedsAutograd
                 gm, self.memory = self.passes(gm, None)
             if phase == "forward" and self.metadata is not None:
                 relax_tangents(self.metadata)

@@ -192,14 +192,13 @@ class Traced:
                 program = compile_program(flat, tensors, count, graphs, self.claims)
             except NeedsInference:
                 graphs = replace(self.new_graphs(), inference_only=True)
-                try:
-                    program = compile_program(flat, tensors, count, graphs, self.claims)
-                except NeedsAutograd as error:
-                    raise CaptureError(
-                        "capture='trace' cannot trace a program that writes an argument which "
-                        "requires grad under no_grad, and changes the sizes or strides of one in "
-                        "place; compile it without capture='trace'"
-                    ) from error
+                program = compile_program(flat, tensors, count, graphs, self.claims)
+            except NeedsAutograd as error:
+                raise CaptureError(
+                    "capture='trace' cannot trace a program that writes an argument which requires "
+                    "grad under no_grad, and changes the sizes or strides of one in place; compile "
+                    "it without capture='trace'"
+                ) from error
         entry = CacheEntry(
             guard=TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None),
             run=program.run,
