@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import tofuse
 from tests.support.eager import assert_as_eager
@@ -297,3 +298,17 @@ def test_programs_that_write_arguments_are_timed(tmp_path):
             results = function(x, torch.zeros(3), x.clone())
             gradients += torch.autograd.grad([r.sum() for r in results], x)
         torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("columns", [2, 4])
+def test_an_empty_result_beside_others(columns):
+    """Loops of no iteration may not be around the stores of other results."""
+
+    def program(x):
+        y = F.layer_norm(x, x.shape[-1:])
+        return torch.diff(y, dim=1), y
+
+    x = torch.randn(5, 1, columns)
+    compiled = tofuse.compile(program, tune="measure")
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), program(x), rtol=1e-4, atol=1e-4)

@@ -1,5 +1,7 @@
 """Check the schedule and loops of every case, or why there are none, and their results."""
 
+import contextlib
+import itertools
 from pathlib import Path
 
 import pytest
@@ -111,6 +113,33 @@ def test_reduction_of_broadcast_value_is_repeated():
             continue
         for name, t in run_nest(nest, buffers, {}, 3).items():
             torch.testing.assert_close(t, want[name])
+
+
+@pytest.mark.parametrize("rows", ["0", "s0+-2 sizes s0"])
+def test_stores_are_not_repeated_in_loops_that_may_be_empty(rows):
+    """Without an iteration, the store of `y` would never run."""
+    k = kernel(
+        f"""kernel k(x: in f32, y: out f32, z: out f32) over i0:5 i1:2 i2:{rows} {{
+          v0 = load x[(2)*i0 + i1] : f32
+          v1 = reduce sum<i1> v0 : f32
+          v2 = sub v0 v1 of f32 : f32
+          store y[(2)*i0 + i1] v2 : f32
+          store z[(2)*i0 + i1 + (10)*i2] v2 : f32
+        }}"""
+    )
+    built = 0
+    for order, parallel in itertools.product(("i0 i2 i1", "i2 i0 i1"), (0, 1, 2)):
+        schedule = parse_schedule(f"order {order}; parallel {parallel}; vector 4; unroll 1")
+        with contextlib.suppress(Unschedulable):
+            nest = build_nest(k, schedule, repeat_reductions=True)
+            buffers = random_buffers(k, {"x": 10, "y": 10, "z": 1}, torch.Generator())
+            got, want = (
+                run_nest(nest, buffers, {"s0": 2}, 3),
+                run_interpreter(k, buffers, {"s0": 2}),
+            )
+            torch.testing.assert_close(got["y"], want["y"])
+            built += 1
+    assert built < 6  # the repeated stores are refused
 
 
 def test_schedule_text_round_trips():

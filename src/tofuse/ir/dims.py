@@ -162,6 +162,11 @@ def known_multiple(dim: Dim, factor: int) -> bool:
     return all(c % factor == 0 for _, c in _terms(dim))
 
 
+def known_positive(dim: Dim) -> bool:
+    """Whether `dim` is positive for every value of the symbols, as its coefficients say."""
+    return bool(terms := _terms(dim)) and all(c > 0 for _, c in terms)
+
+
 def show_dims(dims: Iterable[Dim]) -> str:
     """Return `4,s0`."""
     return ",".join(map(str, dims))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tofuse.cost.thresholds import STRIDED_LOAD_COST
+from tofuse.ir.dims import known_positive
 from tofuse.ir.kernel import (
     Compute,
     InRange,
@@ -16,8 +17,10 @@ from tofuse.ir.kernel import (
     Store,
     iteration_axes,
 )
+from tofuse.ir.region import Rule
 from tofuse.ir.schedule import Schedule
 from tofuse.ops.table import OPS
+from tofuse.schedule.schedule_legality import Unschedulable
 
 
 def statement_cost(stmt: Stmt, vector_axis: str) -> float:
@@ -38,8 +41,12 @@ def statement_cost(stmt: Stmt, vector_axis: str) -> float:
 def recompute_iteration_axes(
     kernel: Kernel, schedule: Schedule
 ) -> tuple[Mapping[str, frozenset[str]], Mapping[Stmt, frozenset[str]]]:
-    """Return `iteration_axes`, but with inner reductions repeated in all loops around them."""
-    value_axes, stmt_axes = ({**m} for m in iteration_axes(kernel))
+    """Return `iteration_axes`, but with inner reductions repeated in all loops around them.
+
+    Raise Unschedulable if a store would be repeated in a loop that may have no iteration.
+    """
+    own_axes = iteration_axes(kernel)
+    value_axes, stmt_axes = ({**m} for m in own_axes)
     loop_axes = [lp.axis for lp in schedule.loops]
     for s in kernel.body:
         stmt_axes[s] |= frozenset().union(*(value_axes[u] for u in s.uses))
@@ -50,4 +57,6 @@ def recompute_iteration_axes(
             value_axes[s.name] = stmt_axes[s] - frozenset(s.over)
         elif not isinstance(s, Store):
             value_axes[s.name] = stmt_axes[s]
+        elif not all(known_positive(kernel.extent(a)) for a in stmt_axes[s] - own_axes[1][s]):
+            raise Unschedulable(Rule.DIFFERENT_LOOPS())
     return value_axes, stmt_axes
