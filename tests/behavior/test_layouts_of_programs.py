@@ -82,3 +82,15 @@ def test_views_of_one_copy_share_its_memory(options, layout, copy):
     starts = [t.untyped_storage().data_ptr() for t in got[:3]]
     assert len(set(starts)) == 1
     assert [t.storage_offset() for t in got] == [t.storage_offset() for t in expected]
+
+
+def test_a_concat_of_complex_numbers_and_its_imaginary_part_share_memory():
+    """Dynamo breaks the graph at `out=`, so that both are results of a program."""
+
+    def program(x):
+        y = torch.cat([x, x], 0)
+        torch.add(y.imag, y.imag, out=y.imag)
+        return y
+
+    x = torch.randn(3, dtype=torch.complex64)
+    torch.testing.assert_close(tofuse.compile(program)(x), program(x))

@@ -86,8 +86,10 @@ class _BatchBuilder:
             return
         assert isinstance(first, Branches)
         whole = self.batch(cat, first)
-        separate = cat.result not in self.concats.escaping or self.claim_memory(whole)
-        if not separate or not _is_contiguous(cat.result):
+        escapes = cat.result in self.concats.escaping
+        permuted = escapes and cat.int("dim") != 0  # what the caller sees has memory in order
+        separate = not escapes or self.claim_memory(whole)
+        if permuted or not separate or not _is_contiguous(cat.result):
             whole = self.add(cat, "reshape", whole, shape=cat.result.shape)
             self.define(cat, "convert", whole, cat.result, dtype=whole.dtype)
         else:
