@@ -146,8 +146,8 @@ class FunctionBuilder:
 
         LLVM 22 folds a masked load into a multiply-add if a select of its result has the same mask.
         When it splits the two again, it drops the load's mask, and reads past the end of memory.
-        The mask is a comparison of vectors: it takes the upper bits of the register of a mask that
-        is made from an integer to be 0, which they are not, and reads 16 bytes in place of 8.
+        A comparison of vectors makes the mask, not an integer. LLVM widens a load of 8 bytes to 16
+        and assumes that the upper 8 bits of the mask are 0. With an integer, they are not.
         """
         ty = vector_type("i1", lanes)
         if lanes not in self.full_masks:

@@ -102,11 +102,11 @@ class AOTGraphs:
             if phase != "backward":
                 self.context = TracingContext.try_get()
             if phase == "inference":
-                if not self.inference_only and self._leaves_writes_to_autograd():
-                    # with changed layouts, AOTAutograd would fail or count the results wrongly
-                    raise NeedsAutograd if self._changes_layouts() else NeedsInference
-                if self.inference_only and self._changes_layouts():
-                    raise NeedsAutograd
+                if self.inference_only or self._leaves_writes_to_autograd():
+                    if self._changes_layouts():  # AOTAutograd fails, or returns wrong results
+                        raise NeedsAutograd
+                    if not self.inference_only:
+                        raise NeedsInference
                 gm, self.memory = self.passes(gm, None)
             if phase == "forward" and self.metadata is not None:
                 relax_tangents(self.metadata)
@@ -205,7 +205,7 @@ NO_VIEW = (OutputType.non_alias, OutputType.unsafe_view_alias)
 
 
 class NeedsAutograd(Exception):
-    """A program that was traced as inference is none: AOTAutograd's wrappers must run it."""
+    """A program cannot run as inference: AOTAutograd must record it or change its arguments."""
 
 
 class NeedsInference(Exception):

@@ -67,7 +67,7 @@ def with_eager_result(op: OpOverload) -> Decomposition:
     Where torch predicts another order, the operands are made row-major first: torch predicts the
     strides of those calls correctly.
     """
-    inner_call = threading.local()  # the rule calls the operator, for which it is the rule
+    inner_call = threading.local()  # active: the rule calls the operator itself, unchanged
 
     def decompose(*args: object, **kwargs: object) -> DecompositionResult:
         if getattr(inner_call, "active", False):

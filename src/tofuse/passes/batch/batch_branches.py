@@ -87,7 +87,7 @@ class _BatchBuilder:
         assert isinstance(first, Branches)
         whole = self.batch(cat, first)
         escapes = cat.result in self.concats.escaping
-        permuted = escapes and cat.int("dim") != 0  # what the caller sees has memory in order
+        permuted = escapes and cat.int("dim") != 0  # a view; the caller expects a new tensor
         separate = not escapes or self.claim_memory(whole)
         if permuted or not separate or not _is_contiguous(cat.result):
             whole = self.add(cat, "reshape", whole, shape=cat.result.shape)
