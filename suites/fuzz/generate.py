@@ -22,7 +22,7 @@ from suites.fuzz.program import (
     load_function,
     make_arguments,
 )
-from suites.fuzz.tame import is_tame, rounds_unseen
+from suites.fuzz.tame import is_tame, reads_leftovers, rounds_unseen, storage_of
 from suites.fuzz.templates import TABLES, templates
 
 SIZES = (0, 1, 1, 2, 3, 3, 4, 5, 7, 8, 9, 11, 13, 16, 17, 24, 31, 32, 33, 40)
@@ -247,7 +247,8 @@ class Generator:
                     run_statement(s, shadow)
                 except Exception:
                     return False
-            if rounds_unseen(s.text, shadow):
+            given = [shadow[i.name] for i in self.inputs]
+            if rounds_unseen(s.text, shadow) or reads_leftovers(s, shadow, given):
                 return False
             names = [s.result] if s.result else s.reads[:1]
             for x in (shadow.get(n) for n in names):
@@ -377,11 +378,6 @@ def run_statement(s: Statement, namespace: Namespace) -> None:
     """Run one statement in its scopes."""
     lines = [f"{'  ' * k}with {scope}:" for k, scope in enumerate(s.scopes)]
     exec("\n".join([*lines, "  " * len(lines) + s.text]), namespace)
-
-
-def storage_of(x: Tensor) -> int:
-    """Return what identifies the memory of a tensor that stays alive."""
-    return x.untyped_storage().data_ptr() or id(x)
 
 
 Maker = Callable[[list[str]], str]

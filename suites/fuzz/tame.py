@@ -1,11 +1,12 @@
 """Which statements the referee in float64 can judge."""
 
 import re
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from suites.fuzz.program import Namespace
+from suites.fuzz.program import Namespace, Statement
 
 MOST_OF_TANH = 2.5  # where its derivative is less than 0.03
 MOST_OF_MEAN = 8  # in standard deviations
@@ -57,6 +58,20 @@ def _repeats(x: Tensor, rank: int, dim: int) -> bool:
     return axis < 0 or x.shape[axis] == 1 or x.stride(axis) == 0
 
 
+def reads_leftovers(s: Statement, names: Namespace, inputs: Sequence[object]) -> bool:
+    """Return whether a view may reach what an operator left beside its result.
+
+    Some losses leave the terms of their mean there.
+    """
+    x = names.get(s.reads[0]) if "as_strided" in s.text else None
+    if not isinstance(x, Tensor):
+        return False
+    given = {storage_of(y) for y in inputs if isinstance(y, Tensor)}
+    whole = x if x._base is None else x._base
+    has_leftovers = whole.untyped_storage().nbytes() > whole.numel() * whole.itemsize
+    return has_leftovers and storage_of(x) not in given
+
+
 def is_tame(x: Tensor) -> bool:
     """Return whether numbers are finite and not so large that they soon are not."""
     if x.is_complex():
@@ -64,3 +79,8 @@ def is_tame(x: Tensor) -> bool:
     if not x.is_floating_point() or not x.numel():
         return True
     return bool((x.detach().abs().double() < 1e3).all())
+
+
+def storage_of(x: Tensor) -> int:
+    """Return what identifies the memory of a tensor that stays alive."""
+    return x.untyped_storage().data_ptr() or id(x)
