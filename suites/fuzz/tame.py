@@ -10,7 +10,10 @@ from suites.fuzz.program import Namespace, Statement
 
 MOST_OF_TANH = 2.5  # where its derivative is less than 0.03
 MOST_OF_MEAN = 8  # in standard deviations
-FUNCTIONS = "layer_norm|group_norm|normalize|cosine_similarity|sinc|tanh|var_mean|std_mean"
+FUNCTIONS = (
+    "scaled_dot_product_attention|layer_norm|group_norm|normalize|cosine_similarity|sinc|tanh|"
+    "var_mean|std_mean"
+)
 CALL = re.compile(rf"(?:(?:F|torch)\.({FUNCTIONS})\(|\b(?=\w+\.(tanh|var|std)\())(\w+)(?:, (\w+))?")
 DIM = re.compile(r"(?:\.var\(|\.std\(|_mean\(\w+, )(-?\d+)")
 
@@ -19,9 +22,9 @@ def rounds_unseen(text: str, names: Namespace) -> bool:
     """Return whether rounding inside a call is most of what its result or gradient has.
 
     The gradient of a norm of one number is zero, that of `sinc` cancels near 0, and that of `tanh`
-    far from it. A norm of numbers that differ little has the errors of their mean. A vector over
-    its own length does not depend on its length: not at all, if it repeats one number. The referee
-    adds rounding errors between calls only.
+    far from it, and that of attention where it attends to one place. A norm of numbers that differ
+    little has the errors of their mean. A vector over its own length does not depend on its length:
+    not at all, if it repeats one number. The referee adds rounding errors between calls only.
     """
     found = CALL.search(text)
     operands = [names.get(n) for n in (found[3], found[4])] if found else []
@@ -29,6 +32,8 @@ def rounds_unseen(text: str, names: Namespace) -> bool:
     if found is None or not isinstance(x, Tensor):
         return False
     name = found[1] or found[2]
+    if name == "scaled_dot_product_attention":  # float64 is its own referee
+        return x.requires_grad and x.dtype == torch.float64
     if name in ("sinc", "tanh"):
         far = x.numel() > 0 and bool((x.detach().abs() > MOST_OF_TANH).all())
         return x.requires_grad and (name == "sinc" or far)
