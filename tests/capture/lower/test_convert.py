@@ -179,6 +179,32 @@ def test_as_strided(name):
     assert [c.name for c in calls] == ([] if name in PERMUTATIONS else ["aten.as_strided.default"])
 
 
+EMPTY_VIEWS = {
+    "slice": lambda v: v[3:3],
+    "columns": lambda v: v[:, 2:2],
+    "split": lambda v: v.split([4, 0, 2])[1],
+    "chunk": lambda v: v.tensor_split((5, 5))[1],
+    "transposed": lambda v: v[2:2].t(),
+    "selected": lambda v: v[1:1].select(1, 2),
+    "expanded": lambda v: v[5:5].expand(0, 4),
+    "squeezed": lambda v: v[1:1].squeeze(),
+}
+
+
+@pytest.mark.parametrize("view", EMPTY_VIEWS.values(), ids=EMPTY_VIEWS)
+def test_as_strided_beside_an_empty_tensor(view):
+    """An empty view begins somewhere in its base: `as_strided` reads from there (seed 506757)."""
+
+    def program(x):
+        base = x * 2
+        return base, view(base).as_strided((2, 2), (1, 1))
+
+    x = torch.randn(6, 4)
+    expected, actual = program(x), tofuse.compile(program)(x)
+    assert torch.equal(actual[1], expected[1])
+    assert actual[1].storage_offset() == expected[1].storage_offset()
+
+
 def test_as_strided_scatter():
     def f(x, y):
         return torch.as_strided_scatter(x * 2, y + 1, (4, 6), (1, 4)) * 3

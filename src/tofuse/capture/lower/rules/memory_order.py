@@ -7,6 +7,7 @@ from torch.fx import Node
 
 from tofuse.capture.lower.builder import Unsupported
 from tofuse.capture.lower.call import AtenCall, LoweringRule
+from tofuse.errors import CaptureError
 from tofuse.ir.dims import Dim, contiguous_strides, size_hint
 from tofuse.ir.graph import Value
 
@@ -14,7 +15,13 @@ DimOrder = tuple[int, ...]  # dimensions, the slowest first
 
 
 def as_strided(call: AtenCall) -> Value:
-    """View the elements, in memory order, with other strides; each must occur exactly once."""
+    """View the elements, in memory order, with other strides; each must occur exactly once.
+
+    Raises CaptureError for elements beside an empty tensor: where that begins is not part of a
+    graph.
+    """
+    if call.tensor("self").type.numel == 0 and call.out.numel != 0:
+        raise CaptureError("a view by as_strided of memory beside a tensor without elements")
     order = dense_dim_order(*_shape_and_strides(call))
     return _reinterpret(call, call.tensor("self"), order, call.sizes("size"), call.sizes("stride"))
 
