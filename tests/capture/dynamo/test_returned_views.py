@@ -5,6 +5,7 @@ import torch
 
 import tofuse
 from tests.support.eager import assert_same, outcome
+from tofuse.errors import CaptureError
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -152,3 +153,29 @@ def test_sizes_dtypes_and_layouts(options, layout, program):
             torch.testing.assert_close((*got, x), (*expected, y))
             for a in got:
                 assert not a.numel() or a.untyped_storage()._cdata == x.untyped_storage()._cdata
+
+
+def write_detached(x, w):
+    return x.detach().mul_(w)
+
+
+def write_a_part(x, w):
+    part = x.detach()[1:]
+    part.mul_(w[1:])
+    return part.view(-1), x + 1
+
+
+@pytest.mark.parametrize("program", [write_detached, write_a_part])
+def test_a_detached_view_keeps_the_gradient_of_what_is_written(program):
+    """AOTAutograd would return a view without the gradient (seed 508292)."""
+
+    def gradient(function):
+        x, w = torch.ones(4), torch.arange(4.0).requires_grad_()
+        result = function(x, w)
+        leaves = result if isinstance(result, tuple) else (result,)
+        sum(t.sum() for t in leaves).backward()
+        return [t.requires_grad for t in leaves], x.requires_grad, x, w.grad
+
+    torch.testing.assert_close(gradient(tofuse.compile(program)), gradient(program))
+    with pytest.raises(CaptureError, match="a detached view that it writes"):
+        gradient(tofuse.compile(program, capture="trace"))

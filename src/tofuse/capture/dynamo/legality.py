@@ -8,7 +8,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from tofuse.capture.dynamo.returned_views import has_inseparable_views
+from tofuse.capture.dynamo.returned_views import has_inseparable_views, returns_detached_history
 from tofuse.capture.fx.aliases import (
     storage_id,
     storage_ids,
@@ -74,6 +74,8 @@ def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
             return "it may write into a tensor that overlaps itself"
     if _returns_strided_view_of_overlapping(gm, arguments):
         return "it returns a view, of symbolic sizes, of an argument that overlaps itself"
+    if returns_detached_history(gm):
+        return "it returns a view with a gradient of an argument that it writes through detach"
     if has_inseparable_views(gm):
         return "it returns a view, of symbolic sizes, of an argument that it writes"
     storages = written_storages(gm.graph)

@@ -91,6 +91,20 @@ def has_inseparable_views(gm: GraphModule) -> bool:
     )
 
 
+def returns_detached_history(gm: GraphModule) -> bool:
+    """Return whether a returned view of a written argument requires grad, and the argument not.
+
+    It was written through `detach`: AOTAutograd returns a view of the argument, without a gradient
+    for what was written.
+    """
+    inputs = [t for n in gm.graph.nodes if n.op in INPUTS and (t := example_tensor(n)) is not None]
+    differentiable = {storage_id(t) for t in inputs if t.requires_grad}
+    views = (example_tensor(node) for node in _returned_views(gm).values())
+    return any(
+        t is not None and t.requires_grad and storage_id(t) not in differentiable for t in views
+    )
+
+
 def _returned_views(gm: GraphModule) -> dict[int, Node]:
     """Return the results that are views of written arguments, by position."""
     inputs = [n for n in gm.graph.nodes if n.op in INPUTS]

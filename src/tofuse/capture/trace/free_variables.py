@@ -160,8 +160,11 @@ class _FreeTensorRecorder(TorchFunctionMode):
         """Raise _NotPure if the program changed a gradient, or cannot return its results.
 
         AOTAutograd loses the storage offset of a view of a written argument that shares memory with
-        another argument; tensors inside an object would be fake.
+        another argument, and the gradient of what is written through `detach`; tensors inside an
+        object would be fake.
         """
+        detached = self.written - {_storage(t) for t, *_ in self.outside if t.requires_grad}
+        detached &= {_storage(t) for t, *_ in self.outside}
         if any(_grad_version(t) != (grad, version) for t, grad, version in self.outside):
             raise _NotPure("adds to .grad of a tensor from outside (torch.autograd.grad is pure)")
         if self.beside & self.written:
@@ -171,6 +174,8 @@ class _FreeTensorRecorder(TorchFunctionMode):
                 raise _NotPure(
                     "returns memory of an argument that it writes, and that another argument shares"
                 )
+            if isinstance(x, torch.Tensor) and x.requires_grad and _storage(x) in detached:
+                raise _NotPure("returns a detached view that it writes, and that requires grad")
             inside = tree_leaves(getattr(x, "__dict__", None))
             if not isinstance(x, torch.Tensor) and any(isinstance(v, FakeTensor) for v in inside):
                 name = type(x).__name__
