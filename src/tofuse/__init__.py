@@ -10,6 +10,7 @@ from tofuse.errors import (
     OptionError,
     ParseError,
     TofuseError,
+    TofuseWarning,
     UnsupportedError,
     VerifyError,
 )
@@ -20,8 +21,8 @@ from tofuse.hints import fuse, no_fuse
 
 __all__ = [
     "CaptureError", "CompileError", "Culprit", "DataType", "DefinitionError", "Fusion",
-    "FusionDefinition", "OptionError", "ParseError", "TofuseError", "UnsupportedError",
-    "VerifyError", "bisect", "calibrate", "compile", "empty_cache", "explain", "fuse",
-    "memory_efficient_fusion", "memory_stats", "no_fuse", "register_executor",
-    "unregister_executor",
+    "FusionDefinition", "OptionError", "ParseError", "TofuseError", "TofuseWarning",
+    "UnsupportedError", "VerifyError", "bisect", "calibrate", "compile", "empty_cache",
+    "explain", "fuse", "memory_efficient_fusion", "memory_stats", "no_fuse",
+    "register_executor", "unregister_executor",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from tofuse.driver.compile import check_callable, compile_target
 from tofuse.driver.compile_program import compile_program
 from tofuse.driver.context import make_context
 from tofuse.driver.time_calls import time_calls, timed_call
+from tofuse.driver.torch_options import own_options
 from tofuse.errors import OptionError
 from tofuse.report.model import GraphReport, MachineLimits
 from tofuse.report.report_text import ReportText
@@ -138,14 +139,11 @@ def dynamo_backend(
     options: Mapping[str, Option] | None = None,
     mode: str | None = None,
 ) -> Callable[..., object]:
-    """Compile a graph for `torch.compile(fn, backend="tofuse", options=...)`."""
-    options = options or {}
-    if mode is not None:
-        raise OptionError(f"the backend 'tofuse' has no mode {mode!r}; use options instead")
-    for name in ("capture", "dynamic", "fullgraph"):
-        if name in options:
-            raise OptionError(
-                f"the backend 'tofuse' has no option {name!r}: torch.compile captures the program"
-            )
-    context = make_context(make_config(options))
+    """Compile a graph for `torch.compile(fn, backend="tofuse", mode=..., options=...)`.
+
+    The options are those of `tofuse.compile`; Inductor's are ignored, with one warning.
+
+    Raises OptionError for an option of neither, and for those with which torch.compile captures.
+    """
+    context = make_context(make_config(own_options(options or {}, mode)))
     return compile_program(context, gm, example_inputs)

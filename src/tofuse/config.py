@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Union
 
@@ -39,9 +39,23 @@ class Config:
     memory_budget: float | None = None  # for saved tensors: a fraction up to 1, or bytes
     executors: tuple[str, ...] = ("llvm", "aten")  # in order of preference
     tune: str = "off"  # "measure": time candidates for every region and choose the fastest
+    mode: str = field(default="default", repr=False)  # of torch.compile; see MODES
     machine: Path | None = None  # file of machine costs instead of calibrated or assumed ones
     cache_dir: Path | None = None  # folder of the cache on disk; None: the user's cache
     dump: Path | None = None  # folder to write every stage's text to
+    # words of torch.compile, which it gets
+    name: str | None = field(default=None, repr=False)  # of the compiled function, in logs
+    recompile_limit: int | None = field(default=None, repr=False)  # per function; None: 256
+    isolate_recompiles: bool = field(default=False, repr=False)  # a limit for this call alone
+
+
+# What torch.compile's modes mean: the default of `tune`. CUDA graphs are not recorded.
+MODES = {
+    "default": "off",
+    "reduce-overhead": "off",
+    "max-autotune": "measure",
+    "max-autotune-no-cudagraphs": "measure",
+}
 
 
 def user_cache() -> Path:
@@ -84,7 +98,12 @@ def _config(options: Mapping[str, Option]) -> Config:
     capture = options.get("capture", "dynamo")
     if capture not in ("dynamo", "trace"):
         raise OptionError(f"capture must be 'dynamo' or 'trace', not {capture!r}")
-    tune = options.get("tune") or "off"
+    mode = options.get("mode") or "default"
+    if mode not in MODES:
+        near = difflib.get_close_matches(str(mode), MODES, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise OptionError(f"mode must be one of {', '.join(MODES)}, not {mode!r}{hint}")
+    tune = options.get("tune") or MODES[str(mode)]
     if tune not in ("off", "measure"):
         raise OptionError(f"tune must be 'off' or 'measure', not {tune!r}")
     fuel = _fuel(options.get("fuel"))
@@ -103,9 +122,13 @@ def _config(options: Mapping[str, Option]) -> Config:
         memory_budget=_memory_budget(options),
         executors=_executors(options),
         tune=str(tune),
+        mode=str(mode),
         machine=_path(options.get("machine")),
         cache_dir=_path(options.get("cache_dir")),
         dump=_path(options.get("dump")),
+        name=None if options.get("name") is None else str(options["name"]),
+        recompile_limit=_recompile_limit(options.get("recompile_limit")),
+        isolate_recompiles=_flag(options, "isolate_recompiles"),
     )
 
 
@@ -155,6 +178,12 @@ def _fuel(value: Option) -> int | None:
     if isinstance(value, str) or not str(value).isdigit():
         raise OptionError(f"fuel must be a number of fusions, or None for all, not {value!r}")
     return int(str(value))
+
+
+def _recompile_limit(value: Option) -> int | None:
+    if value is None or (isinstance(value, int) and value is not True and value > 0):
+        return value
+    raise OptionError(f"recompile_limit must be a number of programs, or None, not {value!r}")
 
 
 def _pool_bytes(options: Mapping[str, Option]) -> int:

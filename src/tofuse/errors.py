@@ -37,6 +37,10 @@ class IndexOutOfRangeError(TofuseError, IndexError, RuntimeError):
     """An index in a tensor is out of range: IndexError or RuntimeError in eager, by operator."""
 
 
+class TofuseWarning(UserWarning):
+    """Every warning of tofuse: something runs otherwise than asked, and what to do about it."""
+
+
 def first_line(error: Exception) -> str:
     """Return the first line of an error's message; the name of its type if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

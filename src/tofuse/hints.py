@@ -13,6 +13,7 @@ import torch
 from torch.fx import Node
 from torch.fx.traceback import annotate, has_preserved_node_meta, preserve_node_meta
 
+from tofuse.errors import TofuseWarning
 from tofuse.ir.fusion_hints import FUSE, NO_FUSE
 from tofuse.torch_internals.dynamo import is_frame_callback_set, never_compile_frames
 
@@ -54,7 +55,7 @@ class FusionHint(AbstractContextManager[None]):
         stack = ExitStack()
         compiles_calls = is_frame_callback_set()
         if compiles_calls and not self._decorates:
-            warnings.warn(UNCOMPILED.format(self._word), stacklevel=2)
+            warnings.warn(UNCOMPILED.format(self._word), TofuseWarning, stacklevel=2)
         if has_preserved_node_meta() or compiles_calls:
             stack.enter_context(preserve_node_meta())
             stack.enter_context(annotate({HINT_KEY: self._word}))

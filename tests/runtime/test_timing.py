@@ -4,6 +4,7 @@ import ctypes
 
 import pytest
 
+from tofuse.errors import TofuseWarning
 from tofuse.ir.parse_plan import parse_plan
 from tofuse.runtime import cuda
 from tofuse.runtime.execute import plan_source
@@ -59,6 +60,6 @@ def test_waiting_for_the_gpu_raises_an_index_error(monkeypatch):
 def test_an_index_error_after_the_last_call_is_a_warning_at_exit(monkeypatch):
     monkeypatch.setattr(cuda, "_kernel_names", ["take_0", "take_1"])
     monkeypatch.setattr(cuda, "_flag", ctypes.c_int32(2))
-    with pytest.warns(RuntimeWarning, match="kernel take_1"):
+    with pytest.warns(TofuseWarning, match="kernel take_1"):
         cuda._warn_at_exit()
     cuda._warn_at_exit()

@@ -24,6 +24,7 @@ from tofuse.driver.fork import register_fork_handlers
 from tofuse.driver.pipeline import run_traced_passes
 from tofuse.driver.torch_release import check_torch
 from tofuse.driver.wrap_module import share_state, wrap_distributed
+from tofuse.errors import UnsupportedError
 from tofuse.report.model import Report
 from tofuse.torch_internals.modules import CAN_WRAP_DDP, call_of
 from tofuse.torch_internals.private_names import unsupported_capture
@@ -101,19 +102,33 @@ def _jit(
         dynamic=context.config.dynamic,
         fullgraph=context.config.fullgraph,
         options={"guard_filter_fn": guards} if guards else None,
-        **_recompile_limit(),
+        **_words_of_torch(context.config),
     )
 
 
-def _recompile_limit() -> dict[str, int]:
-    """Return the argument of torch.compile that raises Dynamo's limit of eight recompilations.
+def _words_of_torch(config: Config) -> dict[str, str | int]:
+    """Return the arguments of torch.compile that not every release has.
 
-    torch 2.11 has no such argument: calls that would be the ninth program of a function, or more,
-    run in eager there.
+    By default they raise Dynamo's limit of eight recompilations. torch 2.11 has none of them: calls
+    that would be the ninth program of a function, or more, run in eager there.
+
+    Raises UnsupportedError for an option that the user gave and torch lacks.
     """
-    if "recompile_limit" in inspect.signature(torch.compile).parameters:
-        return {"recompile_limit": RECOMPILATIONS}
-    return {}
+    known = inspect.signature(torch.compile).parameters
+    given: dict[str, str | int | None] = {
+        "name": config.name,
+        "recompile_limit": config.recompile_limit,
+        "isolate_recompiles": config.isolate_recompiles or None,
+    }
+    for word, value in given.items():
+        if value is not None and word not in known:
+            raise UnsupportedError(
+                f"torch.compile of torch {torch.__version__} has no {word!r}; leave it out"
+            )
+    words = {word: value for word, value in given.items() if value is not None}
+    if "recompile_limit" in known:
+        words.setdefault("recompile_limit", RECOMPILATIONS)
+    return words
 
 
 def check_callable(target: object) -> None:

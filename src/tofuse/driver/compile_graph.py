@@ -21,7 +21,7 @@ from tofuse.config import Config
 from tofuse.driver.context import CompileContext, ReportSink, discard_report, make_context
 from tofuse.driver.pipeline import compile_captured
 from tofuse.driver.variants import Dispatcher
-from tofuse.errors import CaptureError
+from tofuse.errors import CaptureError, TofuseWarning
 from tofuse.ir.dims import Dim, symbol, symbols_of
 from tofuse.ir.graph import Value
 from tofuse.ir.parse_graph import parse_graph
@@ -127,7 +127,8 @@ def specialize_strides(
             variant, _ = compile_captured(captured, "backward", unreported)
         except Exception as error:
             context.raise_if_fatal(error)
-            warnings.warn(f"tofuse copies gradients to other strides: {error}", stacklevel=2)
+            message = f"tofuse copies gradients to other strides: {error}"
+            warnings.warn(message, TofuseWarning, stacklevel=2)
             return run, f"gradients are copied to other strides: {error}"
         return variant, f"gradients with the strides {', '.join(map(str, strides.values()))} recur"
 

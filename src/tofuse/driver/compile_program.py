@@ -59,7 +59,7 @@ from tofuse.driver.compile_graph import CompiledGraph, compile_graph, load_graph
 from tofuse.driver.context import CompileContext
 from tofuse.driver.pipeline import PRE_AUTOGRAD_PASSES, run_traced_passes
 from tofuse.driver.variants import NEW_KEY, Dispatcher, Variant
-from tofuse.errors import first_line
+from tofuse.errors import TofuseWarning, first_line
 from tofuse.torch_internals.autograd_compiler import aot_autograd
 from tofuse.torch_internals.dynamo import (
     TorchDynamoException,
@@ -153,6 +153,7 @@ def _static_variant(
         warnings.warn(
             f"tofuse cannot specialize a program for these sizes and runs the one for all sizes: "
             f"{error}",
+            TofuseWarning,
             stacklevel=3,
         )
         return dispatcher.default, f"these sizes cannot be specialized: {error}"

@@ -14,7 +14,7 @@ from tofuse.capture.fx.location import source_location
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 from tofuse.config import Config
 from tofuse.cost.machine_source import check_machine
-from tofuse.errors import CompileError, OptionError, TofuseError, first_line
+from tofuse.errors import CompileError, OptionError, TofuseError, TofuseWarning, first_line
 from tofuse.executors import executors_of
 from tofuse.ir.executor import Request
 from tofuse.report.model import GraphReport
@@ -95,7 +95,8 @@ class CompileContext:
         if self.config.strict and not isinstance(error, (CompileError, *OUT_OF_MEMORY)):
             raise CompileError(f"a program{where} does not compile: {reason}") from error
         self.raise_if_fatal(error)
-        warnings.warn(f"tofuse runs a whole program{where} through PyTorch: {reason}", stacklevel=2)
+        message = f"tofuse runs a whole program{where} through PyTorch: {reason}"
+        warnings.warn(message, TofuseWarning, stacklevel=2)
         self.report_fallback(reason)
 
 

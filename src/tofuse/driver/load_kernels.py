@@ -15,7 +15,7 @@ from tofuse.config import Config
 from tofuse.cost.machine_source import store_of
 from tofuse.cost.thresholds import MAX_GROUPED_WORKSPACE
 from tofuse.driver.codegen import GeneratedKernel
-from tofuse.errors import CompileError
+from tofuse.errors import CompileError, TofuseWarning
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import device_of
 from tofuse.ir.nest import Nest
@@ -101,5 +101,5 @@ def _report_compile_failure(
     if config.strict:
         raise CompileError(f"{name}{where} does not compile: {error}{reproducer}") from error
     message = f"tofuse runs {name}{where} through PyTorch: {error}{reproducer}"
-    warnings.warn(message, stacklevel=2)
+    warnings.warn(message, TofuseWarning, stacklevel=2)
     return f"{name}: {error}"

@@ -53,6 +53,7 @@ from tofuse.driver.link import (
 )
 from tofuse.driver.load_kernels import load_kernels
 from tofuse.driver.oracle import CostOracle, reject_on_gpu
+from tofuse.errors import TofuseWarning
 from tofuse.executors import executors_of
 from tofuse.fusion.concat.eliminate_concats import eliminate_concats, eliminate_stored_concats
 from tofuse.fusion.fold_epilogues import fold_epilogues
@@ -263,7 +264,8 @@ def _fuse(
     )
     if part.rejected_hints:
         edges = "; ".join(repr(v) for v in part.rejected_hints)
-        warnings.warn(f"tofuse could not fuse everything inside fuse(): {edges}", stacklevel=2)
+        message = f"tofuse could not fuse everything inside fuse(): {edges}"
+        warnings.warn(message, TofuseWarning, stacklevel=2)
     return part
 
 

@@ -7,7 +7,7 @@ import warnings
 
 import torch
 
-from tofuse.errors import UnsupportedError
+from tofuse.errors import TofuseWarning, UnsupportedError
 
 OLDEST, NEWEST = (2, 11), (2, 15)  # tested: docs/support.md
 
@@ -23,6 +23,7 @@ def check_torch(release: str = torch.__version__) -> None:
     if (major, minor) > NEWEST:
         warnings.warn(
             f"tofuse is tested with torch {_text(OLDEST)} to {_text(NEWEST)}, not with {release}",
+            TofuseWarning,
             stacklevel=3,
         )
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from tofuse.errors import CompileError, IndexOutOfRangeError
+from tofuse.errors import CompileError, IndexOutOfRangeError, TofuseWarning
 from tofuse.ir.dims import Dim, evaluate, symbols_of
 from tofuse.ir.tile import GpuBinary, TileNest, TileProgram
 from tofuse.ir.types import DType
@@ -286,7 +286,7 @@ def synchronize() -> None:
 def _warn_at_exit() -> None:
     """Warn about a bad index at the end of the process, when no call can raise it."""
     if _flag.value:
-        warnings.warn(_index_error_message(), RuntimeWarning, stacklevel=2)
+        warnings.warn(_index_error_message(), TofuseWarning, stacklevel=2)
 
 
 def _index_error_message() -> str:
