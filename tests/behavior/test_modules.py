@@ -2,17 +2,25 @@
 
 import copy
 import pickle
+import subprocess
+import sys
+import weakref
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.compiler import is_compiling
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import tofuse
 from tofuse.capture.dynamo.hook_guards import NO_HOOKS_GUARD, recompile_for_hooks
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Net(nn.Module):
@@ -62,21 +70,77 @@ def test_mode_change_of_the_original():
     assert_same(compiled, net, x)
 
 
-def test_deepcopy_of_a_compiled_module():
-    net, x = Net().eval(), torch.randn(3, 4)
-    other = copy.deepcopy(tofuse.compile(net))
-    assert type(other) is Net and other.linear.weight is not net.linear.weight
-    other.linear.weight.data.zero_()
-    assert_same(tofuse.compile(net), net, x)
+COPIES = {
+    "deepcopy": copy.deepcopy,
+    "copy": copy.copy,
+    "pickle": lambda module: pickle.loads(pickle.dumps(module)),
+    "average": lambda module: torch.optim.swa_utils.AveragedModel(module).module,
+    "share_memory": lambda module: copy.deepcopy(module).share_memory(),
+}
 
 
-def test_pickled_compiled_module_is_the_original():
+def is_compiled(module, x):
+    """Whether a call of a module runs compiled code: its `forward` runs for the compiler alone."""
+    calls = []
+    module.register_forward_pre_hook(lambda module, args: calls.append(is_compiling()))
+    module(x)
+    return calls == [True]
+
+
+@pytest.mark.parametrize("name", COPIES)
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_copies_of_a_compiled_module_are_compiled(capture, name):
+    net, x = nn.Sequential(nn.Linear(4, 2), nn.GELU()).eval(), torch.randn(3, 4)
+    compiled = tofuse.compile(net, capture=capture)
+    for module in (compiled, nn.Sequential(compiled)):
+        other = COPIES[name](module)
+        torch.testing.assert_close(other(x), net(x))
+        inner = other if module is compiled else other[0]
+        assert isinstance(inner, nn.Sequential) and inner is not compiled
+        if name != "copy":
+            assert inner[0].weight is not net[0].weight
+            with torch.no_grad():
+                inner[0].weight.zero_()
+            assert net[0].weight.any()
+        if capture == "dynamo" and module is compiled:
+            assert is_compiled(inner, x)
+
+
+def test_a_saved_compiled_module_is_loaded_compiled(tmp_path):
     net, x = nn.Linear(4, 2), torch.randn(3, 4)
-    for capture in ("dynamo", "trace"):
-        compiled = tofuse.compile(net, capture=capture)
-        other = pickle.loads(pickle.dumps(compiled))
-        assert type(other) is nn.Linear and type(copy.copy(compiled)) is nn.Linear
-        torch.testing.assert_close(other(x), compiled(x))
+    torch.save(tofuse.compile(net, dynamic=True), tmp_path / "net.pt")
+    other = torch.load(tmp_path / "net.pt", weights_only=False)
+    assert_same(other, net, x)
+    assert is_compiled(other, x)
+
+
+def test_a_compiled_module_is_equal_to_the_original():
+    net = nn.Linear(4, 2)
+    compiled = tofuse.compile(tofuse.compile(net))
+    assert compiled == net and net == compiled and hash(net) == hash(compiled)
+    assert compiled != nn.Linear(4, 2) and compiled != 3
+    assert weakref.WeakKeyDictionary({net: "state"})[compiled] == "state"
+    assert len(list(nn.ModuleList([net, compiled]).modules())) == 2
+
+
+def test_fsdp_finds_its_state():
+    code = "from tests.behavior.test_modules import shard; shard()"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr[-2000:]
+
+
+def shard():
+    """Shard compiled blocks and compile sharded ones, in one process of gloo."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    mesh = init_device_mesh("cpu", (1,))
+    net = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(2)])
+    for k, block in enumerate(net):
+        net[k] = tofuse.compile(fully_shard(block, mesh=mesh))
+    fully_shard(net, mesh=mesh)
+    net(torch.randn(2, 8)).sum().backward()
+    assert all(p.grad is not None for p in net.parameters())
+    net[0].set_requires_gradient_sync(False)
+    tofuse.compile(net).set_requires_gradient_sync(False)
 
 
 def test_torch_modules_are_compiled():

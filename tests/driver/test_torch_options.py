@@ -43,7 +43,7 @@ def test_options_of_inductor_are_ignored_with_one_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert own_options(options, "default") == {"strict": True, "mode": "default"}
-    compiled = torch.compile(program, backend="tofuse", options=options)
+    compiled = torch.compile(program, backend="tofuse", options={**options})
     torch.testing.assert_close(compiled(x := torch.randn(5)), program(x))
 
 

@@ -23,7 +23,7 @@ from tofuse.driver.context import CompileContext, make_context
 from tofuse.driver.fork import register_fork_handlers
 from tofuse.driver.pipeline import run_traced_passes
 from tofuse.driver.torch_release import check_torch
-from tofuse.driver.wrap_module import share_state, wrap_distributed
+from tofuse.driver.wrap_module import Compilation, share_state, wrap_distributed
 from tofuse.errors import UnsupportedError
 from tofuse.report.model import Report
 from tofuse.torch_internals.modules import CAN_WRAP_DDP, call_of
@@ -42,7 +42,8 @@ def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-
         context.report_fallback(reason)
         return target
     if isinstance(target, DistributedDataParallel):
-        return wrap_distributed(target, compile_target(target.module, context))
+        inner = compile_target(target.module, context)
+        return wrap_distributed(target, inner, Compilation(recompile, context.config))
     if context.config.capture == "trace":
         return _trace(target, context)
     is_module = isinstance(target, torch.nn.Module)
@@ -51,7 +52,15 @@ def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-
     compiled: Callable[..., object] = recompile_for_hooks(
         lambda guards: _jit(with_unique_code(call) if shared_code else call, context, guards)
     )
-    return share_state(target, compiled) if is_module else compiled
+    if is_module:
+        return share_state(target, compiled, Compilation(recompile, context.config))
+    return compiled
+
+
+def recompile(module: torch.nn.Module, config: Config) -> torch.nn.Module:
+    """Return the copy of a compiled module, compiled with the same options."""
+    compiled: torch.nn.Module = compile_target(module, make_context(config))
+    return compiled
 
 
 def _eager_reason(target: object, config: Config) -> str | None:
@@ -83,9 +92,9 @@ def _trace(target, context: CompileContext):  # type: ignore[no-untyped-def]
 
     function = target if module is None else call_of(module)
     traced = Traced(function, new_graphs, module, context.claims)
-    return (
-        functools.update_wrapper(traced, target) if module is None else share_state(module, traced)
-    )
+    if module is None:
+        return functools.update_wrapper(traced, target)
+    return share_state(module, traced, Compilation(recompile, context.config))
 
 
 def _jit(
