@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -24,6 +25,14 @@ def with_unique_code(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         return function(*args, **kwargs)
 
-    call.__code__ = call.__code__.replace(co_name=f"call_{next(CODE_NUMBERS)}")
+    name = f"{_name(function)}_{next(CODE_NUMBERS)}"
+    call.__code__ = call.__code__.replace(co_name=name)
     functools.update_wrapper(call, function, ("__name__", "__doc__"), ())
     return call
+
+
+def _name(function: Callable[..., object]) -> str:
+    """Return the name of a function, or of the class of the module or object that it belongs to."""
+    owner = getattr(function, "__self__", None)
+    name = type(owner).__name__ if owner is not None else getattr(function, "__name__", "call")
+    return re.sub(r"\W", "_", str(name))

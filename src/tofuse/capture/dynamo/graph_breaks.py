@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import PurePath
 from traceback import FrameSummary
 
@@ -13,7 +14,30 @@ from tofuse.torch_internals.dynamo import counters, graph_break_reasons
 
 WRAPPER_FILE = with_unique_code.__code__.co_filename
 SKIPPED = re.compile(r"frame skipped: (\S+) \((.*) line (\d+)\)")
+HINT = re.compile(r"^\s*Hint: (.*)", re.MULTILINE)
+REPORT = "Please report an issue"  # a hint that helps nobody to change the program
 EXPLANATION = re.compile(r"Explanation: (.*)")
+
+
+@dataclass(frozen=True)
+class GraphBreak:
+    """A graph break: Dynamo's reason and hints, and the user's line."""
+
+    reason: str
+    frame: FrameSummary | None
+    hints: tuple[str, ...]
+
+
+def graph_breaks() -> list[GraphBreak]:
+    """Return the graph breaks of this process."""
+    return [
+        GraphBreak(
+            _first_explanation(r.reason),
+            next(iter(_user_frames(r.user_stack)), None),
+            tuple(h for h in HINT.findall(r.reason) if not h.startswith(REPORT)),
+        )
+        for r in graph_break_reasons
+    ]
 
 
 @contextmanager
@@ -33,9 +57,14 @@ def record_graph_breaks() -> Iterator[list[str]]:
 
 
 def _describe_break(reason: str, stack: Sequence[FrameSummary]) -> str:
-    frames = [f for f in stack if f.filename != WRAPPER_FILE]
-    place = f" at {PurePath(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    frames = _user_frames(stack)
+    place = f" at {PurePath(frames[0].filename).name}:{frames[0].lineno}" if frames else ""
     return f"graph break{place}: {_first_explanation(reason)}"
+
+
+def _user_frames(stack: Sequence[FrameSummary]) -> list[FrameSummary]:
+    """Return the frames of the user's code, the innermost first."""
+    return [f for f in reversed(stack) if f.filename != WRAPPER_FILE]
 
 
 def _describe_skip(reason: str) -> str:

@@ -1,0 +1,17 @@
+"""Plain text of what prints in colour on a terminal."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console, RenderableType
+
+WIDTH = 110  # of plain text; a terminal's own width is used under `rich.print`
+
+
+def plain_text(content: RenderableType) -> str:
+    """Return the content as text without colours."""
+    console = Console(file=io.StringIO(), width=WIDTH, color_system=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(content, highlight=False)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
