@@ -313,3 +313,9 @@ def test_bisect_rejects_invalid_arguments():
         tofuse.bisect(program, torch.randn(5), bool)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="function that checks a result, not None"):
         tofuse.bisect(program, [torch.randn(5)], None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("hint", [tofuse.fuse, tofuse.no_fuse])
+def test_a_hint_decorates_functions_alone(hint):
+    with pytest.raises(TypeError, match="decorates a function, not 3"):
+        hint(3)

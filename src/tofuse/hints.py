@@ -43,6 +43,8 @@ class FusionHint(AbstractContextManager[None]):
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         word = self._word
+        if not callable(function):
+            raise TypeError(f"{word} decorates a function, not {function!r}")
 
         @functools.wraps(function)
         def hinted(*args: P.args, **kwargs: P.kwargs) -> R:

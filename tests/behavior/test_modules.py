@@ -106,6 +106,16 @@ def test_copies_of_a_compiled_module_are_compiled(capture, name):
             assert is_compiled(inner, x)
 
 
+@tofuse.compile
+def in_this_namespace(x: torch.Tensor) -> torch.Tensor:
+    return x.sin() + 1
+
+
+def test_a_compiled_function_of_a_namespace_pickles():
+    assert pickle.loads(pickle.dumps(in_this_namespace)) is in_this_namespace
+    assert copy.deepcopy(in_this_namespace) is in_this_namespace
+
+
 def test_a_saved_compiled_module_is_loaded_compiled(tmp_path):
     net, x = nn.Linear(4, 2), torch.randn(3, 4)
     torch.save(tofuse.compile(net, dynamic=True), tmp_path / "net.pt")

@@ -26,6 +26,7 @@ from tofuse.driver.torch_release import check_torch
 from tofuse.driver.wrap_module import Compilation, share_state, wrap_distributed
 from tofuse.errors import UnsupportedError
 from tofuse.report.model import Report
+from tofuse.torch_internals.dynamo import uncompiled
 from tofuse.torch_internals.modules import CAN_WRAP_DDP, call_of
 from tofuse.torch_internals.private_names import unsupported_capture
 
@@ -37,6 +38,7 @@ def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-
     """Return the compiled function or module; check everything now, not at the first call."""
     check_torch()
     check_callable(target)
+    target = uncompiled(target)
     reason = _eager_reason(target, context.config)
     if reason is not None:
         context.report_fallback(reason)

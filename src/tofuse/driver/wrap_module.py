@@ -26,8 +26,15 @@ class Compilation:
 
 
 def share_state(module: M, call: Callable[..., object], compilation: Compilation) -> M:
-    """Return a module that shares all state with `module` but runs `call`."""
-    return _with_members(module, {COMPILED_CALL: staticmethod(call)}, compilation)
+    """Return a module that shares all state with `module` but runs `call`.
+
+    The call is a property, which comes before what `module.compile()` has stored in the state.
+    """
+
+    def store(wrapper: torch.nn.Module, stored: object) -> None:
+        wrapper.__dict__[COMPILED_CALL] = stored  # for the original
+
+    return _with_members(module, {COMPILED_CALL: property(lambda self: call, store)}, compilation)
 
 
 def wrap_distributed(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from threading import RLock
 from traceback import FrameSummary
 from types import CodeType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch.fx import Node
@@ -21,6 +22,9 @@ from tofuse.torch_internals.private_names import (
     stand_in,
 )
 
+P = ParamSpec("P")
+R = TypeVar("R")
+WRAPPER_ID = "_torchdynamo_wrapper_id"  # by which torch.compile finds the function in a wrapper
 BREAKS = "the report lists no graph breaks"
 
 
@@ -47,6 +51,12 @@ compile_lock: RLock = private("torch._dynamo.convert_frame", "compile_lock", TRA
 innermost_fn = private(
     "torch._dynamo.eval_frame", "innermost_fn", "a call takes about 1 us more", itself
 )
+OptimizedModule: type = private(
+    "torch._dynamo.eval_frame",
+    "OptimizedModule",
+    "modules of torch.compile are not traced",
+    stand_in("OptimizedModule"),
+)
 TorchDynamoException: type[Exception] = private(
     "torch._dynamo.exc",
     "TorchDynamoException",
@@ -64,6 +74,10 @@ counters: Mapping[str, Mapping[str, int]] = private(
 )
 graph_break_reasons: Sequence[GraphBreak] = private(
     "torch._dynamo.utils", "graph_break_reasons", BREAKS, ()
+)
+# of each function that was compiled again: why each of its earlier programs did not fit the call
+guard_failures: Mapping[CodeType, Sequence[str]] = private(
+    "torch._dynamo.utils", "guard_failures", "tofuse.explain_recompiles() lists none", {}
 )
 preserve_rng_state: Callable[[], AbstractContextManager[object]] = private(
     "torch._dynamo.utils",
@@ -92,6 +106,24 @@ _callback: Callable[[], object] = private(
     "hints do not hold for functions called after a graph break",
     always(None),
 )
+
+
+def uncompiled(target: object) -> object:
+    """Return the function or module that torch.compile or tofuse has compiled; or the target."""
+    if isinstance(target, OptimizedModule):
+        original: object = target._orig_mod  # type: ignore[attr-defined]  # of a private class
+        return original
+    return target if isinstance(target, torch.nn.Module) else innermost_fn(target)
+
+
+def update_compiled_wrapper(
+    wrapper: Callable[P, R], compiled: Callable[..., object]
+) -> Callable[P, R]:
+    """Make Dynamo inline a wrapper, or compile it again, as what torch.compile has returned."""
+    functools.update_wrapper(wrapper, compiled)
+    if WRAPPER_ID in wrapper.__dict__:
+        wrapper.__dict__[WRAPPER_ID] = id(wrapper)
+    return wrapper
 
 
 def get_source(argument: Node) -> object:

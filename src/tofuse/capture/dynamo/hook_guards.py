@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import traceback
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
@@ -14,6 +13,7 @@ from tofuse.capture.fx.location import is_library_file
 from tofuse.torch_internals.dynamo import (
     GuardFilterEntry,
     InternalTorchDynamoError,
+    update_compiled_wrapper,
     without_profiler_marks,
 )
 
@@ -68,7 +68,7 @@ def recompile_for_hooks(
         compiled = unfiltered
         return result
 
-    return functools.update_wrapper(call, compiled)  # Dynamo inlines it as it does torch.compile's
+    return update_compiled_wrapper(call, compiled)
 
 
 def _has_run_user_code(error: Exception) -> bool:
