@@ -5,10 +5,9 @@ An index of -1 stands for none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import PurePath
-from typing import Union
 
 from tofuse.analysis.memory_traffic import op_bytes
 from tofuse.ir.dims import size_hint
@@ -16,6 +15,7 @@ from tofuse.ir.graph import Loc, Op, show_value_type
 from tofuse.report.advice import ADVICE, Advice, group_by_advice
 from tofuse.report.comparison import comparisons
 from tofuse.report.diagram import Item, Point, Port, draw_diagram, op_shape
+from tofuse.report.json_record import Record
 from tofuse.report.model import MachineLimits, RegionReport, Report, op_name
 from tofuse.report.program_view import (
     Edge,
@@ -25,9 +25,6 @@ from tofuse.report.program_view import (
     source_line,
 )
 
-Json = Union[str, int, float, None, Sequence["Json"], Mapping[str, "Json"]]  # noqa: UP007
-Record = dict[str, Json]
-
 
 def build_page_data(report: Report) -> Record:
     """Return the page's data."""
@@ -36,7 +33,7 @@ def build_page_data(report: Report) -> Record:
         "name": report.name,
         "ops": report.launches_before,
         "kernels": len(report.kernels),
-        "calls": report.launches_after - len(report.kernels),
+        "calls": len(report.library_calls),
         "fused": sum(v.fused for v in report.verdicts),
         "pairs": len(report.verdicts),
         "comparisons": [asdict(c) for c in comparisons(report, programs)],

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
+import html
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -18,13 +18,15 @@ from tofuse.report.advice import group_by_advice
 from tofuse.report.chrome_trace import trace_text
 from tofuse.report.comparison import Comparison, comparisons
 from tofuse.report.html import page_text
+from tofuse.report.json_record import Record, report_record
 from tofuse.report.model import GraphReport, RegionReport, Report
 from tofuse.report.number_format import plural, show_bytes, show_us
+from tofuse.report.plain_text import plain_text
 from tofuse.report.program_view import ProgramView, source_line
 
-PLAIN_TEXT_WIDTH = 110  # a terminal's own width is used under `rich.print`
 MAX_PAIRS_PER_RULE = 5
 MAX_LAUNCH_ROWS = 40
+FRAME = "width: 100%; height: 720px; border: 1px solid #8884"
 INDENT = {columns: (0, 0, 0, columns) for columns in (2, 4, 6, 8)}
 
 
@@ -33,17 +35,21 @@ class ReportText(Report):
     """A report that prints as text, in colour under `rich.print`, and saves a page and a trace."""
 
     def __str__(self) -> str:
-        console = Console(
-            file=io.StringIO(), width=PLAIN_TEXT_WIDTH, color_system=None, force_terminal=False
-        )
-        with console.capture() as capture:
-            console.print(self, highlight=False)
-        return "\n".join(line.rstrip() for line in capture.get().splitlines())
+        return plain_text(self)
 
     __repr__ = __str__
 
     def __rich__(self) -> RenderableType:
         return Group(*_blocks(self))
+
+    def as_dict(self) -> Record:
+        """Return the report as data for JSON; times are in microseconds, memory in bytes."""
+        return report_record(self)
+
+    def _repr_html_(self) -> str:
+        """Return the page inside a frame, for notebooks."""
+        page = html.escape(page_text(self))
+        return f'<iframe srcdoc="{page}" style="{FRAME}" sandbox="allow-scripts"></iframe>'
 
     def save_html(self, path: str | Path) -> Path:
         """Write the report as one self-contained HTML page; return its path."""
@@ -67,7 +73,7 @@ def _blocks(report: Report) -> Iterator[RenderableType]:
         yield from _breaks(report)
         return
     programs = [ProgramView(g) for g in report.graphs]
-    calls = report.launches_after - len(report.kernels)
+    calls = len(report.library_calls)
     yield Text.assemble(
         (f"{report.name or 'program'}: ", "bold"),
         f"{plural(report.launches_before, 'operation')} as {plural(len(report.kernels), 'kernel')}"
