@@ -199,7 +199,7 @@ def test_backend_options(capsys):
             torch.compile(f, backend="tofuse", options={name: value})(x)
     torch._dynamo.reset()
     with pytest.raises(RuntimeError, match="OptionError"):
-        torch.compile(f, backend="tofuse", mode="reduce-overhead")(x)
+        torch.compile(f, backend="tofuse", mode="reduce-overheads")(x)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")

@@ -39,14 +39,14 @@ class Config:
     memory_budget: float | None = None  # for saved tensors: a fraction up to 1, or bytes
     executors: tuple[str, ...] = ("llvm", "aten")  # in order of preference
     tune: str = "off"  # "measure": time candidates for every region and choose the fastest
-    mode: str = field(default="default", repr=False)  # of torch.compile; see MODES
+    mode: str = field(default="default", repr=False, compare=False)  # of torch.compile; see MODES
     machine: Path | None = None  # file of machine costs instead of calibrated or assumed ones
     cache_dir: Path | None = None  # folder of the cache on disk; None: the user's cache
     dump: Path | None = None  # folder to write every stage's text to
-    # words of torch.compile, which it gets
-    name: str | None = field(default=None, repr=False)  # of the compiled function, in logs
-    recompile_limit: int | None = field(default=None, repr=False)  # per function; None: 256
-    isolate_recompiles: bool = field(default=False, repr=False)  # a limit for this call alone
+    # Words of torch.compile, which it gets. They are no part of what is compiled.
+    name: str | None = field(default=None, repr=False, compare=False)  # in logs
+    recompile_limit: int | None = field(default=None, repr=False, compare=False)  # None: 256
+    isolate_recompiles: bool = field(default=False, repr=False, compare=False)  # a limit per call
 
 
 # What torch.compile's modes mean: the default of `tune`. CUDA graphs are not recorded.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import logging
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.launch import thread_count
 
 KIND = "program"
+log = logging.getLogger(__name__)
 
 
 def store_program(
@@ -55,7 +57,9 @@ def load_program(
     store, key = store_of(config), _key(identity, config)
     text = store.get(KIND, key)
     if text is None:
+        log.debug("not on disk: %s", store.path(KIND, key))
         return None
+    log.debug("loaded from disk: %s", store.path(KIND, key))
     try:
         kind, artifacts = pickle.loads(base64.b64decode(text))
         assert isinstance(kind, RuntimeKind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,8 +19,13 @@ from tofuse.errors import CompileError, OptionError, TofuseError, TofuseWarning,
 from tofuse.executors import executors_of
 from tofuse.ir.executor import Request
 from tofuse.report.model import GraphReport
+from tofuse.report.number_format import plural, show_bytes
+from tofuse.report.report_text import ReportText
 from tofuse.runtime.launch import find_vector_library
 from tofuse.runtime.timing import Clock
+from tofuse.torch_internals.structured_trace import trace_artifact
+
+log = logging.getLogger(__name__)
 
 # receives the report of a graph; may return a clock that times the plan's steps
 ReportSink = Callable[[GraphReport], "Clock | None"]
@@ -65,16 +71,19 @@ class CompileContext:
         """Hand over the report of a graph, and count its fusions."""
         if self.fuel.remaining is not None:
             self.fuel.remaining -= len(report.fusions)
+        _log_graph(report)
         return self.sink(report)
 
     def report_variant(self, reason: str) -> None:
         """Record why a program got another variant; show it if any stage is shown."""
+        log.info("another variant of a program: %s", reason)
         if self.config.show:
             print(f"--- tofuse: another variant of a program: {reason} ---")
         self.variants(reason)
 
     def report_fallback(self, reason: str) -> None:
         """Report that PyTorch runs a whole program."""
+        log.info("PyTorch runs a whole program: %s", reason)
         self.sink(GraphReport("inference", notes=(f"PyTorch runs the whole program: {reason}",)))
 
     def raise_if_fatal(self, error: Exception) -> None:
@@ -98,6 +107,26 @@ class CompileContext:
         message = f"tofuse runs a whole program{where} through PyTorch: {reason}"
         warnings.warn(message, TofuseWarning, stacklevel=2)
         self.report_fallback(reason)
+
+
+def _log_graph(report: GraphReport) -> None:
+    """Log what a graph became; its verdicts at the level DEBUG; the report in torch's trace."""
+    trace_artifact(f"tofuse_{report.phase}_report", lambda: str(ReportText(graphs=[report])))
+    if not log.isEnabledFor(logging.INFO):
+        return
+    log.info(
+        "%s: %s, %s, %s -> %s, compiled in %.1f ms",
+        report.phase,
+        plural(len(report.kernels), "kernel"),
+        plural(len(report.library_calls), "library call"),
+        show_bytes(report.bytes_before),
+        show_bytes(report.bytes_after),
+        report.compile_ms,
+    )
+    for note in report.notes:
+        log.info("%s: %s", report.phase, note)
+    for verdict in report.verdicts:
+        log.debug("%s: %r", report.phase, verdict)
 
 
 def make_context(

@@ -1,4 +1,4 @@
-"""Print or dump the text of each compilation stage, and record its time."""
+"""Print, dump or trace the text of each compilation stage, and record its time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tofuse.report.model import TimeSpan
+from tofuse.torch_internals.structured_trace import trace_artifact
 
 _numbers = itertools.count()
 
@@ -16,10 +17,12 @@ class StageLog:
     """The stages of one graph: their times, and their texts on stdout or in a folder."""
 
     def __init__(self, phase: str, show: tuple[str, ...], dump: Path | None) -> None:
-        self.phase, self.show, self.dump = phase, show, dump
-        self.number = next(_numbers) if dump else 0
+        self.phase: str = phase
+        self.show: tuple[str, ...] = show
+        self.dump: Path | None = dump
+        self.number: int = next(_numbers) if dump else 0
         self.spans: list[TimeSpan] = []
-        self.begin = time.perf_counter_ns()
+        self.begin: int = time.perf_counter_ns()
 
     def finish_stage(self, stage: str) -> None:
         """Record the time since the previous stage ended as this stage's."""
@@ -27,7 +30,8 @@ class StageLog:
         self.spans.append(TimeSpan(stage, begin, time.perf_counter_ns()))
 
     def log_text(self, stage: str, make: Callable[[], str]) -> None:
-        """Print and dump the text of a stage; `make` runs only if one of them is enabled."""
+        """Print, dump and trace a stage's text; `make` runs only if one of them is enabled."""
+        trace_artifact(f"tofuse_{self.phase}_{stage}", make)
         if stage in self.show:
             print(f"--- tofuse {self.phase}: {stage} ---\n{make()}")
         if self.dump is not None:
