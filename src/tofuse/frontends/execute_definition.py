@@ -80,7 +80,7 @@ class DefinitionExecutor:
             raise DefinitionError(
                 f"{self.name} has no output; call fd.add_output inside its `with` block"
             )
-        self.specs = input_specs(self.statements)
+        self.specs: list[InputSpec] = input_specs(self.statements)
 
     def __call__(self, inputs: Sequence[Input], device: str | None = None) -> list[Output]:
         variant = self.last_variant

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol, Union
+from typing import ClassVar, Protocol, Union
 
 from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.definition import Ref
@@ -11,6 +11,10 @@ from tofuse.frontends.items import Lowered, Node, Number
 from tofuse.ir.dims import SymDim
 
 Operand = Union["Proxy", bool, int, float, complex]
+
+
+_Unary = Callable[["Proxy"], "Tensor"]
+_Binary = Callable[["Proxy", Operand], "Tensor"]
 
 
 class ProxyOwner(Protocol):
@@ -25,7 +29,8 @@ class Proxy:
     """A proxy for one value of the definition `fd`."""
 
     def __init__(self, fd: ProxyOwner, ref: Ref) -> None:
-        self.fd, self.ref = fd, ref
+        self.fd: ProxyOwner = fd
+        self.ref: Ref = ref
 
     @property
     def index(self) -> int:
@@ -47,37 +52,55 @@ class Proxy:
         return repr(self.ref)
 
 
-def _unary(name: str) -> Callable[[Proxy], Tensor]:
+def _unary(name: str) -> _Unary:
     return lambda self: self._op(name, self)
 
 
-def _binary(name: str) -> Callable[[Proxy, Operand], Tensor]:
+def _binary(name: str) -> _Binary:
     return lambda self, other: self._op(name, self, other)
 
 
-def _reflected(name: str) -> Callable[[Proxy, Operand], Tensor]:
+def _reflected(name: str) -> _Binary:
     return lambda self, other: self._op(name, other, self)
 
 
 class ArithmeticProxy(Proxy):
     """A proxy with Python operators, which append ops; `==` compares elementwise."""
 
-    __hash__ = Proxy.__hash__
-    __add__, __radd__ = _binary("add"), _reflected("add")
-    __sub__, __rsub__ = _binary("sub"), _reflected("sub")
-    __mul__, __rmul__ = _binary("mul"), _reflected("mul")
-    __truediv__, __rtruediv__ = _binary("div"), _reflected("div")
-    __mod__, __rmod__ = _binary("mod"), _reflected("mod")
-    __pow__, __rpow__ = _binary("pow"), _reflected("pow")
-    __and__, __rand__ = _binary("bitwise_and"), _reflected("bitwise_and")
-    __or__, __ror__ = _binary("bitwise_or"), _reflected("bitwise_or")
-    __xor__, __rxor__ = _binary("bitwise_xor"), _reflected("bitwise_xor")
-    __lshift__, __rlshift__ = _binary("bitwise_left_shift"), _reflected("bitwise_left_shift")
-    __rshift__, __rrshift__ = _binary("bitwise_right_shift"), _reflected("bitwise_right_shift")
-    __lt__, __le__, __gt__, __ge__ = _binary("lt"), _binary("le"), _binary("gt"), _binary("ge")
-    __eq__ = _binary("eq")  # type: ignore[assignment]  # elementwise, as in nvFuser
-    __ne__ = _binary("ne")  # type: ignore[assignment]
-    __neg__, __abs__, __invert__ = _unary("neg"), _unary("abs"), _unary("bitwise_not")
+    def __hash__(self) -> int:
+        return Proxy.__hash__(self)
+
+    __add__: ClassVar[_Binary] = _binary("add")
+    __radd__: ClassVar[_Binary] = _reflected("add")
+    __sub__: ClassVar[_Binary] = _binary("sub")
+    __rsub__: ClassVar[_Binary] = _reflected("sub")
+    __mul__: ClassVar[_Binary] = _binary("mul")
+    __rmul__: ClassVar[_Binary] = _reflected("mul")
+    __truediv__: ClassVar[_Binary] = _binary("div")
+    __rtruediv__: ClassVar[_Binary] = _reflected("div")
+    __mod__: ClassVar[_Binary] = _binary("mod")
+    __rmod__: ClassVar[_Binary] = _reflected("mod")
+    __pow__: ClassVar[_Binary] = _binary("pow")
+    __rpow__: ClassVar[_Binary] = _reflected("pow")
+    __and__: ClassVar[_Binary] = _binary("bitwise_and")
+    __rand__: ClassVar[_Binary] = _reflected("bitwise_and")
+    __or__: ClassVar[_Binary] = _binary("bitwise_or")
+    __ror__: ClassVar[_Binary] = _reflected("bitwise_or")
+    __xor__: ClassVar[_Binary] = _binary("bitwise_xor")
+    __rxor__: ClassVar[_Binary] = _reflected("bitwise_xor")
+    __lshift__: ClassVar[_Binary] = _binary("bitwise_left_shift")
+    __rlshift__: ClassVar[_Binary] = _reflected("bitwise_left_shift")
+    __rshift__: ClassVar[_Binary] = _binary("bitwise_right_shift")
+    __rrshift__: ClassVar[_Binary] = _reflected("bitwise_right_shift")
+    __lt__: ClassVar[_Binary] = _binary("lt")
+    __le__: ClassVar[_Binary] = _binary("le")
+    __gt__: ClassVar[_Binary] = _binary("gt")
+    __ge__: ClassVar[_Binary] = _binary("ge")
+    __eq__: ClassVar[_Binary] = _binary("eq")  # type: ignore[assignment]  # elementwise
+    __ne__: ClassVar[_Binary] = _binary("ne")  # type: ignore[assignment]  # elementwise
+    __neg__: ClassVar[_Unary] = _unary("neg")
+    __abs__: ClassVar[_Unary] = _unary("abs")
+    __invert__: ClassVar[_Unary] = _unary("bitwise_not")
 
     def __bool__(self) -> bool:
         raise TypeError(f"{self!r} has no truth value before the fusion runs")

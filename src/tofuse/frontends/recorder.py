@@ -68,10 +68,11 @@ class Recorder:
     """The statements so far, each lowered at once so that errors appear at the user's line."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.ops = Ops(self)
+        self.name: str = name
+        self.ops: Ops = Ops(self)
         self.statements: list[Statement] = []
-        self.is_open, self.is_closed = False, False
+        self.is_open: bool = False
+        self.is_closed: bool = False
         self._low, self._env = Lowering(), Environment()
 
     # -- inputs and outputs ----------------------------------------------------------------------
