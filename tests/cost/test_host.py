@@ -2,7 +2,7 @@
 
 import pytest
 
-from tofuse.cost.host import Host, _cores, host
+from tofuse.cost.host import Host, available_cores, host
 
 
 @pytest.fixture
@@ -41,4 +41,4 @@ def test_unreported_caches_have_default_sizes(host_with):
 
 
 def test_core_count_is_positive():
-    assert _cores() >= 1
+    assert available_cores() >= 1

@@ -235,6 +235,8 @@ def imports_of(node: ast.AST, source: Source) -> Iterator[tuple[int, str]]:
 
 # From top to bottom. A room may import from the rooms of the rows below its own.
 ROOMS: tuple[tuple[str, ...], ...] = (
+    ("__main__",),
+    ("cli", "integrations"),
     ("__init__",),
     ("nvfuser",),
     ("frontends",),
@@ -284,7 +286,9 @@ DOORS = frozenset({("runtime", "plan")})  # a plan is data that the runtime exec
 FENCES: dict[str, tuple[str, ...]] = {
     "torch": (
         "api.py",
+        "cli/",
         "hints.py",
+        "integrations/",
         "torch_internals/",
         "driver/",
         "cache/fingerprint.py",

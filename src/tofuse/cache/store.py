@@ -6,15 +6,27 @@ import functools
 import hashlib
 import json
 import os
+import re
 import stat
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 FORMAT = 1  # version of the file format, part of the folder's name
+KIND_FOLDER = re.compile(r"([a-z]+)-\d+")
+ENTRY = re.compile(r"[0-9a-f]{32}(\.json|[a-z0-9_]{8})")  # the latter of a writer that was killed
 MAX_BYTES = 256 << 20  # of entries of one kind; beyond it, the least recently read are deleted
+
+
+@dataclass(frozen=True)
+class EntryKind:
+    """How many entries of a kind a store has, and their size."""
+
+    name: str
+    entries: int
+    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,43 @@ class Store:
         """Delete the entry of a key."""
         with suppress(OSError):
             self.path(kind, key).unlink()
+
+    def kinds(self) -> list[EntryKind]:
+        """Return what the store holds, those of other versions of the file format included."""
+        found = []
+        for name, files in self._files().items():
+            sizes = [file.stat().st_size for file in files if file.exists()]
+            found.append(EntryKind(name, len(sizes), sum(sizes)))
+        return found
+
+    def clear(self) -> list[EntryKind]:
+        """Delete all entries; return what was deleted. Running processes keep what they loaded."""
+        before = {kind.name: kind for kind in self.kinds()}
+        for files in self._files().values():
+            for file in files:
+                with suppress(OSError):
+                    file.unlink()
+        after = {kind.name: kind for kind in self.kinds()}
+        return [
+            EntryKind(n, k.entries - after[n].entries, k.nbytes - after[n].nbytes)
+            for n, k in before.items()
+        ]
+
+    def _files(self) -> dict[str, list[Path]]:
+        """Return the files of entries by kind. A folder that is not ours has none."""
+        files: dict[str, list[Path]] = {}
+        for kind, folder in self._folders():
+            entries = sorted(f for f in folder.iterdir() if ENTRY.fullmatch(f.name))
+            files.setdefault(kind, []).extend(entries)
+        return files
+
+    def _folders(self) -> Iterator[tuple[str, Path]]:
+        if not self.folder.is_dir():
+            return
+        for folder in sorted(self.folder.iterdir()):
+            kind = KIND_FOLDER.fullmatch(folder.name)
+            if kind is not None and folder.is_dir():
+                yield kind[1], folder
 
     def path(self, kind: str, key: Sequence[str]) -> Path:
         """Return the file of a key."""

@@ -35,11 +35,11 @@ def host(caches: Path = CACHES, cores: int | None = None) -> Host:
     """
     sizes = _cache_sizes(caches)
     l2 = sizes.get(2, 1 << 20)
-    l3 = min(sizes.get(3, 0), L3_PER_CORE * (cores or _cores())) if sizes else 32 << 20
+    l3 = min(sizes.get(3, 0), L3_PER_CORE * (cores or available_cores())) if sizes else 32 << 20
     return Host(_processor(CPU_INFO), l2, max(l2, l3))
 
 
-def _cores() -> int:
+def available_cores() -> int:
     """Return the number of cores that the process may run on."""
     affinity = getattr(os, "sched_getaffinity", None)  # Linux only
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1

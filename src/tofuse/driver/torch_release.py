@@ -18,15 +18,18 @@ def check_torch(release: str = torch.__version__) -> None:
     major, minor = (int(p) for p in release.split("+")[0].split(".")[:2])
     if (major, minor) < OLDEST:
         raise UnsupportedError(
-            f"tofuse supports torch from {_text(OLDEST)} on, not {release}; install a newer release"
+            f"tofuse supports torch from {release_text(OLDEST)} on, not {release}; "
+            "install a newer release"
         )
     if (major, minor) > NEWEST:
         warnings.warn(
-            f"tofuse is tested with torch {_text(OLDEST)} to {_text(NEWEST)}, not with {release}",
+            f"tofuse is tested with torch {release_text(OLDEST)} to {release_text(NEWEST)}, "
+            f"not with {release}",
             TofuseWarning,
             stacklevel=3,
         )
 
 
-def _text(release: tuple[int, int]) -> str:
+def release_text(release: tuple[int, int]) -> str:
+    """Return a release as torch writes it."""
     return ".".join(map(str, release))

@@ -1,0 +1,1 @@
+"""The command line: `tofuse explain`, `run`, `bench`, `doctor` and `cache`."""

@@ -1,0 +1,54 @@
+"""`tofuse doctor`: what is found on this machine, what it means, and what to do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tofuse.cli.progress import progress
+from tofuse.driver.diagnose import CHECKS, Finding
+
+SUMMARY = "check torch, the processor, threads, the cache and the GPU"
+DETAILS = """Each line says what is
+found and what it means; lines with an arrow say what to do. The exit code is 1 if something keeps
+tofuse from compiling."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    findings = list(progress(_findings(), "check", len(CHECKS)))
+    if options.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        Console().print(_table(findings))
+    return 1 if any(finding.severity == "error" for finding in findings) else 0
+
+
+def _findings(checks: tuple[Callable[[], Finding], ...] = CHECKS) -> Iterator[Finding]:
+    for check in checks:
+        yield check()
+
+
+def _table(findings: list[Finding]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for finding in findings:
+        sign, style = SIGNS[finding.severity]
+        text = Text(finding.found)
+        if finding.meaning:
+            text.append(f"\n{finding.meaning}", "dim")
+        if finding.todo:
+            text.append(f"\n-> {finding.todo}", style)
+        table.add_row(Text(sign, style), Text(finding.subject, "bold"), text)
+    return table
+
+
+SIGNS = {"ok": ("ok", "green"), "hint": ("!", "yellow"), "error": ("x", "red")}

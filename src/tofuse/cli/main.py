@@ -1,0 +1,65 @@
+"""Parse the command line and run a command."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import tofuse
+from tofuse.cli import bench, cache, doctor, explain, run
+from tofuse.cli.target import TargetError
+from tofuse.errors import OptionError
+
+COMMANDS = {"explain": explain, "run": run, "bench": bench, "doctor": doctor, "cache": cache}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; return its exit code.
+
+    0: it succeeded; 1: it failed, or found a problem; 2: the arguments are wrong. An exception of
+    the user's script is raised.
+    """
+    options = _parser().parse_args(argv)
+    try:
+        code: int = options.run(options)
+        sys.stdout.flush()
+    except (TargetError, OptionError) as error:
+        print(f"tofuse {options.command}: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # whoever read the output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    """Names the nearest command for an unknown one."""
+
+    def error(self, message: str) -> NoReturn:
+        found = re.search(r"invalid choice: '(.*?)'", message)
+        near = difflib.get_close_matches(found[1], COMMANDS, 1) if found else []
+        super().error(f"{message}; did you mean {near[0]!r}?" if near else message)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="tofuse", description="A fusing compiler for PyTorch that says why it fused, or not."
+    )
+    parser.add_argument("--version", action="version", version=f"tofuse {tofuse.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in COMMANDS.items():
+        summary = module.SUMMARY
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=f"{summary}. {module.DETAILS}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return parser

@@ -1,0 +1,40 @@
+"""`tofuse run script.py`: run a script whose torch.compile uses tofuse."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+from pathlib import Path
+
+from tofuse.cli.target import TargetError
+from tofuse.errors import UnsupportedError
+from tofuse.torch_internals.default_backend import set_default_backend
+
+SUMMARY = "run a script; tofuse is the default backend of its torch.compile"
+DETAILS = """Calls that name
+another backend keep it.
+
+example:
+  tofuse run train.py --epochs 3"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("script", metavar="SCRIPT", help="the script, as for python")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="arguments of the script"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    path = Path(options.script)
+    if not path.exists():
+        raise TargetError(f"there is no script {options.script!r}")
+    try:
+        set_default_backend("tofuse")
+    except UnsupportedError as error:
+        raise TargetError(str(error)) from error
+    sys.argv = [options.script, *options.arguments]
+    sys.path.insert(0, str(path.parent.resolve()))
+    runpy.run_path(str(path), run_name="__main__")
+    return 0

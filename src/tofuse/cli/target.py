@@ -1,0 +1,141 @@
+"""Load a function or module, and its arguments, from a script: `script.py:function`."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from tofuse.config import Option
+
+DEFAULT_NAME = "model"
+INPUTS_NAME = "inputs"
+TARGET_HELP = f"""a script and the name in it of a function, module, or class of modules that needs
+ no arguments, as in train.py:loss; without a name: {DEFAULT_NAME}"""
+ARGS_HELP = f"""the arguments of the call, as Python: --args "torch.randn(8, 64), 0.5"; the names of
+ the script may be used; default: the tuple {INPUTS_NAME} of the script, or what its function
+ {INPUTS_NAME}() returns"""
+
+
+class TargetError(Exception):
+    """A script, a name in it, or arguments that cannot be used."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A callable of a script, and the arguments of its call."""
+
+    name: str
+    call: Callable[..., object]
+    args: tuple[object, ...]
+
+
+def add_target_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `load_target` and `parse_options` read."""
+    parser.add_argument("target", metavar="SCRIPT[:NAME]", help=TARGET_HELP)
+    parser.add_argument("--args", metavar="EXPRESSION", help=ARGS_HELP)
+    parser.add_argument(
+        "-o",
+        "--option",
+        dest="option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of tofuse.compile, as in -o precision=eager; may be repeated",
+    )
+
+
+def load_target(text: str, args: str | None) -> Target:
+    """Run a script and return its callable with arguments.
+
+    Raises TargetError if there is no such script, name, or arguments.
+    """
+    path, _, name = text.partition(":") if ":" in Path(text).name else (text, "", "")
+    module = _load_script(Path(path))
+    name = name or DEFAULT_NAME
+    value = getattr(module, name, None)
+    if value is None:
+        raise TargetError(f"{path} has no {name!r}{_near(name, _callables(module))}")
+    if isinstance(value, type) and issubclass(value, torch.nn.Module):
+        try:
+            value = value()
+        except TypeError as error:
+            raise TargetError(
+                f"{name!r} of {path} cannot be made without arguments: {error}"
+            ) from error
+    if not callable(value):
+        raise TargetError(f"{name!r} of {path} is a {type(value).__name__}, not a function")
+    return Target(name, value, _arguments(module, args))
+
+
+def parse_options(pairs: list[str]) -> dict[str, Option]:
+    """Return the options of `tofuse.compile` that `-o name=value` gives.
+
+    Values are Python literals, or else text. Raises TargetError for one without a value.
+    """
+    options: dict[str, Option] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise TargetError(f"-o {pair}: write -o {pair}=VALUE")
+        options[name.replace("-", "_")] = _LITERALS.get(value, _number_or_text(value))
+    return options
+
+
+def _load_script(path: Path) -> ModuleType:
+    """Import a script as a module, with its folder on the path, as Python does."""
+    if not path.is_file():
+        raise TargetError(f"there is no script {str(path)!r}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise TargetError(f"{str(path)!r} is not a Python script: its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.resolve()))
+    sys.modules[path.stem] = module  # pickles and dataclasses look it up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _callables(module: ModuleType) -> list[str]:
+    own = vars(module).items()
+    return [n for n, v in own if callable(v) and getattr(v, "__module__", "") == module.__name__]
+
+
+def _near(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; name one of {', '.join(known)}" if known else ""
+
+
+def _arguments(module: ModuleType, text: str | None) -> tuple[object, ...]:
+    if text is not None:
+        try:
+            found = eval(text, {"torch": torch, **vars(module)})
+        except Exception as error:
+            raise TargetError(f"--args {text!r}: {type(error).__name__}: {error}") from error
+    else:
+        found = getattr(module, INPUTS_NAME, ())
+        found = found() if callable(found) else found
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _number_or_text(text: str) -> Option:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return tuple(text.split(",")) if "," in text else text
+
+
+_LITERALS: dict[str, Option] = {
+    "True": True, "true": True, "False": False, "false": False, "None": None,
+}  # fmt: skip
