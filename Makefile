@@ -11,11 +11,19 @@ STAMP := $(VENV)/.stamp
 TORCH_VENV := .venv-torch-$(TORCH)
 TORCH_STAMP := $(TORCH_VENV)/.stamp
 
+# Frameworks for the examples: of `make test`, and of `make integrations`.
+FRAMEWORKS_SITE := .venv-frameworks
+FRAMEWORKS_STAMP := $(FRAMEWORKS_SITE)/.stamp
+
+# mkdocs, for the site: of `make docs`, and of `make test`, which opens it.
+DOCS_VENV := .venv-docs
+DOCS_STAMP := $(DOCS_VENV)/.stamp
+
 # timm and torchvision, for `make models`.
 MODELS_SITE := .venv-models
 MODELS_STAMP := $(MODELS_SITE)/.stamp
 
-.PHONY: run test test-torch bench opinfo models fuzz clean
+.PHONY: run test test-torch bench opinfo models fuzz integrations docs clean
 
 run: $(STAMP)
 	$(BIN)/python -m benchmarks.run
@@ -25,7 +33,7 @@ run: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(BENCH)
 
-test: $(STAMP)
+test: $(STAMP) $(FRAMEWORKS_STAMP) $(DOCS_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -52,6 +60,24 @@ test-torch: $(TORCH_STAMP)
 models: $(STAMP) $(MODELS_STAMP)
 	PYTHONPATH=$(MODELS_SITE) $(BIN)/python -m suites.models --timeout 900 --shard $(or $(SHARD),1/1) --only "$(ONLY)" $(addprefix --jobs ,$(JOBS)) $(SUITE)
 
+# The examples of frameworks, timed against eager and Inductor, into docs/integrations.md.
+integrations: $(STAMP) $(FRAMEWORKS_STAMP) $(MODELS_STAMP)
+	PYTHONPATH=$(FRAMEWORKS_SITE):$(MODELS_SITE) $(BIN)/python -m suites.integrations --jobs 1 --only "$(ONLY)" $(SUITE)
+
+$(FRAMEWORKS_STAMP): requirements-frameworks.txt $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(FRAMEWORKS_SITE) --requirement requirements-frameworks.txt
+	@touch $@
+
+# The documentation as a site, into build/site.
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet
+	@echo build/site/index.html
+
+$(DOCS_STAMP): requirements-docs.txt
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install --quiet --requirement requirements-docs.txt
+	@touch $@
+
 # In a folder of their own: with torchvision there, transformers imports it everywhere.
 $(MODELS_STAMP): requirements-models.txt $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(MODELS_SITE) --requirement requirements-models.txt
@@ -74,6 +100,6 @@ $(STAMP): requirements.txt pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-torch-* $(MODELS_SITE) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch-* $(MODELS_SITE) $(FRAMEWORKS_SITE) $(DOCS_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find src -name '*.egg-info' -type d -prune -exec rm -rf {} +
