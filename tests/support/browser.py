@@ -123,6 +123,14 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
+    def wait(self, script: str):
+        """Return the value of a JavaScript expression once it is true."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not (value := self.run(script)):
+            assert time.monotonic() < deadline, f"{script} stays {value}"
+            time.sleep(0.05)
+        return value
+
     def click(self, selector: str) -> None:
         """Click the centre of the first element that matches the selector."""
         quoted = json.dumps(selector)
