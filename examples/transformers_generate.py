@@ -49,7 +49,7 @@ def step(backend: str | None = "tofuse") -> Callable[[], torch.Tensor]:
 def main() -> None:
     actual, expected = step("tofuse")(), step(None)()
     assert torch.equal(actual, expected)
-    print(f"{TOKENS} tokens, the same as in eager: {actual[0, -TOKENS:].tolist()}")
+    print(f"{TOKENS} tokens, the same as in eager")
 
 
 if __name__ == "__main__":
