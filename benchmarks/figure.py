@@ -32,6 +32,7 @@ COLOURS = {"eager": "#9aa5b1", "Inductor": "#d98324", "XLA:CPU": "#7b61c9", "tof
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure and draw the README's figure.")
     parser.add_argument("--jax", default="", help="a Python that has JAX; without it, no XLA:CPU")
+    parser.add_argument("--output", type=Path, default=FIGURE, help=f"default: {FIGURE}")
     parser.add_argument("--json", default="", help="also write the milliseconds to this file")
     options = parser.parse_args()
     worker = _start_jax(options.jax) if options.jax else None
@@ -41,7 +42,7 @@ def main() -> None:
         print(name, {who: f"{1e3 * s:.3g} ms" for who, s in results[name].items()}, flush=True)
     if options.json:
         Path(options.json).write_text(json.dumps(results))
-    draw(results)
+    draw(results, options.output)
 
 
 def measure(name: str, worker: "subprocess.Popen[str] | None") -> dict[str, float]:
@@ -92,7 +93,7 @@ def _ask(worker: "subprocess.Popen[str]", line: str) -> float:
     return float(worker.stdout.readline())
 
 
-def draw(results: dict[str, dict[str, float]]) -> None:
+def draw(results: dict[str, dict[str, float]], path: Path) -> None:
     """Draw bars of times relative to tofuse's."""
     names = list(results)[::-1]
     contenders = [who for who in COLOURS if who in results[names[0]]]
@@ -109,8 +110,8 @@ def draw(results: dict[str, dict[str, float]]) -> None:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     figure.tight_layout()
-    FIGURE.parent.mkdir(exist_ok=True)
-    figure.savefig(FIGURE, metadata={"Date": None})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
 
 
 if __name__ == "__main__":

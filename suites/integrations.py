@@ -36,7 +36,7 @@ def list_cases() -> list[str]:
 
 
 def run_case(case: str) -> Result:
-    """Time the first step of each contender with empty caches, then run the example, and time."""
+    """Time the first step of each contender, then steps in turn; then run the example."""
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     define_missing_operators()

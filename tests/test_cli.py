@@ -82,12 +82,28 @@ def test_an_unknown_command_names_the_nearest(capsys):
     with pytest.raises(SystemExit):
         main(["explane"])
     assert "did you mean 'explain'?" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["cache", "cleer"])
+    assert "did you mean 'clear'?" in capsys.readouterr().err
 
 
 def test_a_reader_that_has_enough_is_no_error(tmp_path):
     command = f"{sys.executable} -m tofuse doctor --json | true"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300)
     assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.compiler, "set_default_backend"), reason="torch 2.11 has no default backend"
+)
+@pytest.mark.parametrize("error", ["tofuse.OptionError('own')", "BrokenPipeError('own')"])
+def test_an_exception_of_the_script_is_raised(tmp_path, error):
+    path = tmp_path / "failing.py"
+    path.write_text(f"import tofuse\nraise {error}\n")
+    command = [sys.executable, "-m", "tofuse", "run", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert "own" in done.stderr and "failing.py" in done.stderr
 
 
 def test_run_of_a_missing_script(capsys):
@@ -116,6 +132,7 @@ def test_bench_compares_results_that_do_not_vary(script, capsys, fresh_dynamo, n
     [
         (["--calls", "0"], "--calls must be at least 1, not 0"),
         (["--peers", "inducter"], "no backend 'inducter'; did you mean 'inductor'?"),
+        (["--peers", "eager"], "eager is timed in any case"),
     ],
 )
 def test_bench_refuses_wrong_words(script, capsys, words, message):

@@ -143,7 +143,7 @@ def dynamo_backend(
 
     The options are those of `tofuse.compile`; Inductor's are ignored, with one warning.
 
-    Raises OptionError for an option of neither, and for those with which torch.compile captures.
+    Raises OptionError for unknown options, and for arguments of torch.compile itself.
     """
     context = make_context(make_config(own_options(options or {}, mode)))
     return compile_program(context, gm, example_inputs)

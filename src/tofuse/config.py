@@ -49,6 +49,15 @@ class Config:
     isolate_recompiles: bool = field(default=False, repr=False, compare=False)  # a limit per call
 
 
+# Arguments of torch.compile itself: not among its `options`.
+ARGUMENTS_OF_TORCH = (
+    "dynamic",
+    "fullgraph",
+    "name",
+    "recompile_limit",
+    "isolate_recompiles",
+)
+
 # What torch.compile's modes mean: the default of `tune`. CUDA graphs are not recorded.
 MODES = {
     "default": "off",

@@ -38,7 +38,7 @@ class IndexOutOfRangeError(TofuseError, IndexError, RuntimeError):
 
 
 class TofuseWarning(UserWarning):
-    """Every warning of tofuse: something runs otherwise than asked, and what to do about it."""
+    """The category of all warnings of tofuse."""
 
 
 def first_line(error: Exception) -> str:

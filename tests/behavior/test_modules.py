@@ -124,6 +124,13 @@ def test_a_saved_compiled_module_is_loaded_compiled(tmp_path):
     assert is_compiled(other, x)
 
 
+def test_two_compilations_of_a_module_are_equal():
+    net = Net()
+    first, second = tofuse.compile(net), tofuse.compile(net, precision="eager")
+    assert first == second and first == net and net == second and hash(first) == hash(second)
+    assert first != Net() and tofuse.compile(Net()) != first
+
+
 def test_a_compiled_module_is_equal_to_the_original():
     net = nn.Linear(4, 2)
     compiled = tofuse.compile(tofuse.compile(net))

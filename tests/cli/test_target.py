@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tofuse.cli.target import TargetError, load_target, parse_options
+from tofuse.cli.target import UsageError, load_target, parse_options
 
 SCRIPT = """
 import dataclasses
@@ -67,22 +67,29 @@ def test_a_class_of_modules_is_made(script):
         (":los", None, "has no 'los'; did you mean 'loss'\\?"),
         (":absent", None, "has no 'absent'; name one of"),
         (":SIZE", None, "'SIZE' of .* is a int, not a function"),
-        (":Wide", None, "'Wide' of .* cannot be made without arguments: .*'width'"),
+        (":Wide", None, "'Wide' of .* needs arguments to be made: width"),
         (":loss", "torch.ones(", "--args .*: SyntaxError"),
         (":loss", "nothing", "--args 'nothing': NameError: name 'nothing' is not defined"),
     ],
 )
 def test_what_cannot_be_used_is_one_sentence(script, name, args, message):
-    with pytest.raises(TargetError, match=message):
+    with pytest.raises(UsageError, match=message):
         load_target(script + name, args)
+
+
+def test_missing_inputs_are_one_sentence(tmp_path):
+    path = tmp_path / "without_inputs.py"
+    path.write_text("def model(x, y=1):\n    return x\n")
+    with pytest.raises(UsageError, match="has no 'inputs' for 'model': give --args"):
+        load_target(str(path), None)
 
 
 def test_a_file_that_is_no_script(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("")
-    with pytest.raises(TargetError, match="is not a Python script"):
+    with pytest.raises(UsageError, match="is not a Python script"):
         load_target(str(path), None)
-    with pytest.raises(TargetError, match="there is no script"):
+    with pytest.raises(UsageError, match="there is no script"):
         load_target(str(tmp_path), None)
 
 
@@ -92,5 +99,10 @@ def test_options_are_literals_or_text():
         "dynamic": True, "fuel": 3, "memory_budget": 0.5, "tune": "measure",
         "executors": ("llvm", "aten"),
     }  # fmt: skip
-    with pytest.raises(TargetError, match="write -o strict=VALUE"):
-        parse_options(["strict"])
+    for pair, message in (
+        ("strict", "write -o strict=VALUE"),
+        ("precison=eager", "did you mean 'precision'"),
+        ("measure=True", "no option 'measure'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            parse_options([pair])

@@ -5,16 +5,24 @@ import sys
 
 import pytest
 
+from tofuse.config import Option
 from tofuse.errors import OptionError
 from tofuse.integrations.compile_arguments import compile_arguments
 
 
 def test_words_of_torch_compile_are_its_arguments():
-    assert compile_arguments({}) == {"backend": "tofuse", "dynamic": None, "fullgraph": False}
-    assert compile_arguments({"dynamic": True, "precision": "eager", "fullgraph": True}) == {
+    assert compile_arguments({}) == {"backend": "tofuse"}
+    options: dict[str, Option] = {
+        "dynamic": True,
+        "precision": "eager",
+        "recompile_limit": 16,
+        "name": "mine",
+    }
+    assert compile_arguments(options) == {
         "backend": "tofuse",
         "dynamic": True,
-        "fullgraph": True,
+        "recompile_limit": 16,
+        "name": "mine",
         "options": {"precision": "eager"},
     }
 

@@ -76,7 +76,7 @@ class Store:
             self.path(kind, key).unlink()
 
     def kinds(self) -> list[EntryKind]:
-        """Return what the store holds, those of other versions of the file format included."""
+        """Return the number and size of the entries of each kind, of all format versions."""
         found = []
         for name, files in self._files().items():
             sizes = [file.stat().st_size for file in files if file.exists()]

@@ -17,7 +17,7 @@ import tofuse
 from tofuse.cli.progress import progress
 from tofuse.cli.target import (
     Target,
-    TargetError,
+    UsageError,
     add_target_arguments,
     load_target,
     parse_options,
@@ -30,8 +30,8 @@ from tofuse.torch_internals.trees import tensor_leaves
 SUMMARY = "time a function: eager, tofuse, and other backends of torch.compile"
 DETAILS = """The calls alternate, and
 the medians are printed. The backward is timed if a result requires grad. The exit code is 1 if
-results differ from eager's by more than the tolerance of torch.testing.assert_close. Results that
-vary from call to call, such as those of dropout, are not compared.
+results differ from eager's by more than the tolerance of torch.testing.assert_close. Gradients are
+not compared, nor results that vary from call to call, such as those of dropout.
 
 examples:
   tofuse bench model.py
@@ -73,14 +73,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.calls < 1:
-        raise TargetError(f"--calls must be at least 1, not {options.calls}")
-    peers = [name for name in options.peers.split(",") if name]
+        raise UsageError(f"--calls must be at least 1, not {options.calls}")
+    peers = [name for text in options.peers.split(",") if (name := text.strip())]
     known = torch.compiler.list_backends(exclude_tags=())
     for name in peers:
+        if name in (EAGER, OURS):
+            raise UsageError(f"--peers {name}: {name} is timed in any case")
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
-            raise TargetError(f"torch.compile has no backend {name!r}; {hint}")
+            raise UsageError(f"torch.compile has no backend {name!r}; {hint}")
     target = load_target(options.target, options.args)
     rows = measure(target, peers, options.calls, parse_options(options.option))
     if options.json:

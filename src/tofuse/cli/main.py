@@ -12,8 +12,7 @@ from typing import NoReturn
 
 import tofuse
 from tofuse.cli import bench, cache, doctor, explain, run
-from tofuse.cli.target import TargetError
-from tofuse.errors import OptionError
+from tofuse.cli.target import UsageError
 
 COMMANDS = {"explain": explain, "run": run, "bench": bench, "doctor": doctor, "cache": cache}
 
@@ -28,21 +27,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code: int = options.run(options)
         sys.stdout.flush()
-    except (TargetError, OptionError) as error:
+    except UsageError as error:
         print(f"tofuse {options.command}: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # whoever read the output has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        if options.command == "run":
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # its reader has enough
         return 0
     return code
 
 
 class _Parser(argparse.ArgumentParser):
-    """Names the nearest command for an unknown one."""
+    """Names the nearest choice for an unknown one."""
 
     def error(self, message: str) -> NoReturn:
-        found = re.search(r"invalid choice: '(.*?)'", message)
-        near = difflib.get_close_matches(found[1], COMMANDS, 1) if found else []
+        found = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        choices = re.findall(r"\w+", found[2]) if found else []
+        near = difflib.get_close_matches(found[1], choices, 1) if found else []
         super().error(f"{message}; did you mean {near[0]!r}?" if near else message)
 
 

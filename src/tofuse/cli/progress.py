@@ -17,5 +17,13 @@ def progress(items: Iterable[T], description: str, total: int) -> Iterator[T]:
     if not sys.stderr.isatty():
         yield from items
         return
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        yield from bar.track(items, total=total, description=description)
+    console = Console(stderr=True)
+    # without a thread of its own, which would run beside what is timed
+    with Progress(
+        console=console, transient=True, auto_refresh=False, redirect_stdout=False
+    ) as bar:
+        task = bar.add_task(description, total=total)
+        bar.refresh()
+        for item in items:
+            yield item
+            bar.update(task, advance=1, refresh=True)

@@ -7,7 +7,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from tofuse.cli.target import TargetError
+from tofuse.cli.target import UsageError
 from tofuse.errors import UnsupportedError
 from tofuse.torch_internals.default_backend import set_default_backend
 
@@ -29,11 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     path = Path(options.script)
     if not path.exists():
-        raise TargetError(f"there is no script {options.script!r}")
+        raise UsageError(f"there is no script {options.script!r}")
     try:
         set_default_backend("tofuse")
     except UnsupportedError as error:
-        raise TargetError(str(error)) from error
+        raise UsageError(str(error)) from error
     sys.argv = [options.script, *options.arguments]
     sys.path.insert(0, str(path.parent.resolve()))
     runpy.run_path(str(path), run_name="__main__")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from types import ModuleType
 
 import torch
 
-from tofuse.config import Option
+from tofuse.config import Option, make_config
+from tofuse.errors import OptionError
 
 DEFAULT_NAME = "model"
 INPUTS_NAME = "inputs"
@@ -24,8 +26,8 @@ ARGS_HELP = f"""the arguments of the call, as Python: --args "torch.randn(8, 64)
  {INPUTS_NAME}() returns"""
 
 
-class TargetError(Exception):
-    """A script, a name in it, or arguments that cannot be used."""
+class UsageError(Exception):
+    """Words of the command line that cannot be used: a script, a name in it, an option."""
 
 
 @dataclass(frozen=True)
@@ -55,52 +57,71 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
 def load_target(text: str, args: str | None) -> Target:
     """Run a script and return its callable with arguments.
 
-    Raises TargetError if there is no such script, name, or arguments.
+    Raises UsageError if there is no such script, name, or arguments.
     """
     path, _, name = text.partition(":") if ":" in Path(text).name else (text, "", "")
     module = _load_script(Path(path))
     name = name or DEFAULT_NAME
     value = getattr(module, name, None)
     if value is None:
-        raise TargetError(f"{path} has no {name!r}{_near(name, _callables(module))}")
+        raise UsageError(f"{path} has no {name!r}{_near(name, _callables(module))}")
     if isinstance(value, type) and issubclass(value, torch.nn.Module):
-        try:
-            value = value()
-        except TypeError as error:
-            raise TargetError(
-                f"{name!r} of {path} cannot be made without arguments: {error}"
-            ) from error
+        if needed := _needed_parameters(value):
+            raise UsageError(f"{name!r} of {path} needs arguments to be made: {', '.join(needed)}")
+        value = value()
     if not callable(value):
-        raise TargetError(f"{name!r} of {path} is a {type(value).__name__}, not a function")
+        raise UsageError(f"{name!r} of {path} is a {type(value).__name__}, not a function")
+    if args is None and INPUTS_NAME not in vars(module) and _needed_parameters(value):
+        raise UsageError(f"{path} has no {INPUTS_NAME!r} for {name!r}: give --args")
     return Target(name, value, _arguments(module, args))
 
 
 def parse_options(pairs: list[str]) -> dict[str, Option]:
     """Return the options of `tofuse.compile` that `-o name=value` gives.
 
-    Values are Python literals, or else text. Raises TargetError for one without a value.
+    Values are True, False, None, numbers, names separated by commas, or text. Raises UsageError
+    for an option without a value, an unknown option, and a wrong value.
     """
     options: dict[str, Option] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise TargetError(f"-o {pair}: write -o {pair}=VALUE")
+            raise UsageError(f"-o {pair}: write -o {pair}=VALUE")
         options[name.replace("-", "_")] = _LITERALS.get(value, _number_or_text(value))
+    try:
+        make_config(options)
+    except OptionError as error:
+        raise UsageError(str(error)) from error
     return options
 
 
 def _load_script(path: Path) -> ModuleType:
     """Import a script as a module, with its folder on the path, as Python does."""
     if not path.is_file():
-        raise TargetError(f"there is no script {str(path)!r}")
+        raise UsageError(f"there is no script {str(path)!r}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise TargetError(f"{str(path)!r} is not a Python script: its name must end in .py")
+        raise UsageError(f"{str(path)!r} is not a Python script: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent.resolve()))
     sys.modules[path.stem] = module  # pickles and dataclasses look it up
     spec.loader.exec_module(module)
     return module
+
+
+def _needed_parameters(target: Callable[..., object]) -> list[str]:
+    """Return the parameters without a default; of a module, those of its forward."""
+    function = target.forward if isinstance(target, torch.nn.Module) else target
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # a function of C
+        return []
+    return [
+        p.name
+        for p in parameters
+        if p.default is inspect.Parameter.empty and p.kind not in variadic
+    ]
 
 
 def _callables(module: ModuleType) -> list[str]:
@@ -120,7 +141,7 @@ def _arguments(module: ModuleType, text: str | None) -> tuple[object, ...]:
         try:
             found = eval(text, {"torch": torch, **vars(module)})
         except Exception as error:
-            raise TargetError(f"--args {text!r}: {type(error).__name__}: {error}") from error
+            raise UsageError(f"--args {text!r}: {type(error).__name__}: {error}") from error
     else:
         found = getattr(module, INPUTS_NAME, ())
         found = found() if callable(found) else found

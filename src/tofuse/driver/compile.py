@@ -23,7 +23,7 @@ from tofuse.driver.context import CompileContext, make_context
 from tofuse.driver.fork import register_fork_handlers
 from tofuse.driver.pipeline import run_traced_passes
 from tofuse.driver.torch_release import check_torch
-from tofuse.driver.wrap_module import Compilation, share_state, wrap_distributed
+from tofuse.driver.wrap_module import Recompilation, share_state, wrap_distributed
 from tofuse.errors import UnsupportedError
 from tofuse.report.model import Report
 from tofuse.torch_internals.dynamo import uncompiled
@@ -45,7 +45,7 @@ def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-
         return target
     if isinstance(target, DistributedDataParallel):
         inner = compile_target(target.module, context)
-        return wrap_distributed(target, inner, Compilation(recompile, context.config))
+        return wrap_distributed(target, inner, Recompilation(recompile, context.config))
     if context.config.capture == "trace":
         return _trace(target, context)
     is_module = isinstance(target, torch.nn.Module)
@@ -55,12 +55,12 @@ def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-
         lambda guards: _jit(with_unique_code(call) if shared_code else call, context, guards)
     )
     if is_module:
-        return share_state(target, compiled, Compilation(recompile, context.config))
+        return share_state(target, compiled, Recompilation(recompile, context.config))
     return compiled
 
 
 def recompile(module: torch.nn.Module, config: Config) -> torch.nn.Module:
-    """Return the copy of a compiled module, compiled with the same options."""
+    """Compile a copy of a module with the options of the original."""
     compiled: torch.nn.Module = compile_target(module, make_context(config))
     return compiled
 
@@ -96,7 +96,7 @@ def _trace(target, context: CompileContext):  # type: ignore[no-untyped-def]
     traced = Traced(function, new_graphs, module, context.claims)
     if module is None:
         return functools.update_wrapper(traced, target)
-    return share_state(module, traced, Compilation(recompile, context.config))
+    return share_state(module, traced, Recompilation(recompile, context.config))
 
 
 def _jit(
@@ -113,11 +113,11 @@ def _jit(
         dynamic=context.config.dynamic,
         fullgraph=context.config.fullgraph,
         options={"guard_filter_fn": guards} if guards else None,
-        **_words_of_torch(context.config),
+        **_torch_compile_arguments(context.config),
     )
 
 
-def _words_of_torch(config: Config) -> dict[str, str | int]:
+def _torch_compile_arguments(config: Config) -> dict[str, str | int]:
     """Return the arguments of torch.compile that not every release has.
 
     By default they raise Dynamo's limit of eight recompilations. torch 2.11 has none of them: calls

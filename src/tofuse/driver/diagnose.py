@@ -8,7 +8,7 @@ import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -27,6 +27,7 @@ from tofuse.report.number_format import plural, show_bytes
 from tofuse.runtime.launch import find_openmp, find_vector_library, thread_count
 from tofuse.torch_internals.private_names import missing_notes, unsupported_capture
 
+UNSUPPORTED = "tofuse does not support this release"
 MAPS = Path("/proc/self/maps")  # the libraries of this process, on Linux
 OPENMP = re.compile(r"/(lib(?:gomp|iomp5|omp)[^/\s]*)$", re.MULTILINE)
 ALLOCATOR = re.compile(r"/(lib(?:jemalloc|tcmalloc|mimalloc)[^/\s]*)$", re.MULTILINE)
@@ -50,6 +51,8 @@ def check_torch_release() -> Finding:
         return Finding("torch", found, reason, f"install torch {tested}", "error")
     major, minor = (int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     missing = "; ".join(missing_notes())
+    if (major, minor) < OLDEST:
+        return Finding("torch", found, UNSUPPORTED, f"install torch {tested}", "error")
     if not OLDEST <= (major, minor) <= NEWEST:
         meaning = f"tofuse is tested with torch {tested}" + (f"; {missing}" if missing else "")
         return Finding("torch", found, meaning, f"if something fails, try torch {tested}", "hint")
@@ -73,21 +76,18 @@ def check_threads() -> Finding:
         meaning = "more threads than cores wait for one another"
         todo = f"set OMP_NUM_THREADS={available}, or torch.set_num_threads({available})"
         return Finding("threads", found, meaning, todo, "hint")
-    if threads < available:
-        todo = f"for one process on this machine, torch.set_num_threads({available})"
-        return Finding("threads", found, "kernels use torch's threads", todo)
     return Finding("threads", found, "kernels use torch's threads")
 
 
 def check_openmp() -> Finding:
     names = _loaded(OPENMP)
-    found = ", ".join(names) or "no OpenMP runtime seen"
+    found = ", ".join(names) or "the one that torch loaded"
     if find_openmp() is None:
         meaning = "torch's OpenMP runtime has no GOMP_parallel: kernels run on one thread"
         todo = "install a wheel of torch from PyPI"
         return Finding("OpenMP", found, meaning, todo, "hint")
     if len(names) > 1:
-        meaning = "two runtimes each have their threads, which compete for the cores"
+        meaning = f"{len(names)} runtimes each have their threads, which compete for the cores"
         return Finding("OpenMP", found, meaning, "load only one: see LD_PRELOAD", "hint")
     return Finding("OpenMP", found, "kernels and torch share its threads")
 
@@ -127,16 +127,28 @@ def check_calibration() -> Finding:
 
 
 def check_gpu() -> Finding:
-    triton = f"triton {version('triton')}" if importlib.util.find_spec("triton") else ""
+    triton = _triton()
     if not torch.cuda.is_available():
         meaning = "programs run on the CPU"
         return Finding("GPU", "none that torch can use" + (f"; {triton}" * bool(triton)), meaning)
     names = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
     found = ", ".join(names)
+    if torch.version.hip:
+        return Finding("GPU", found, "kernels are generated for NVIDIA GPUs only", severity="hint")
     if not triton:
-        todo = "pip install 'tofuse[gpu]'"
+        todo = "pip install triton"
         return Finding("GPU", found, "without Triton, PyTorch runs programs on it", todo, "hint")
     return Finding("GPU", f"{found}; {triton}", "kernels are generated with Triton")
+
+
+def _triton() -> str:
+    """Return Triton and its version; "" if there is none."""
+    if importlib.util.find_spec("triton") is None:
+        return ""
+    try:
+        return f"triton {version('triton')}"
+    except PackageNotFoundError:  # it is part of another package
+        return "triton"
 
 
 def check_compiler() -> Finding:

@@ -130,7 +130,7 @@ def _value(found: re.Match[str]) -> tuple[str, str]:
     name, value = _plain_name(found[1]), found[2]
     if name.endswith(".training"):
         return f"{name} was {value}", "Nothing: train() and eval() get a program each."
-    if value[0] in "'\"" or value in ("True", "False", "None"):
+    if not NUMBER_TEXT.fullmatch(value):
         return f"{name} was {value}", "Nothing if there are few values: each gets a program."
     if name.startswith("self."):
         return f"{name} was {value}", f"Make it a buffer: register_buffer, torch.tensor({value})."
@@ -154,6 +154,7 @@ TENSOR_ADVICE = {
     "dtype": "Convert {tensor} before the call, if the dtypes need no program each.",
     "requires_grad": "Nothing: calls with and without gradients get a program each.",
 }
+NUMBER_TEXT = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?j?")
 NUMBER = (
     "Nothing if it occurs once: a number that has changed is an argument from then on. One for "
     "whose values there are many programs may be a tensor: torch.tensor({value})."
@@ -201,7 +202,6 @@ RULES = (
         re.compile(r"___check_(?:obj|type)_id\((.*?), .*"),
         lambda found: (f"{_plain_name(found[1])} was another object", NEW_OBJECT),
     ),
-    _Rule(re.compile(r"(\S+) == ([^<>=]+)"), _value),
     _Rule(
         re.compile(r"(.*(?:size|stride)\(\).*)"),
         lambda found: (
@@ -209,4 +209,5 @@ RULES = (
             "The line makes a choice by a size; compute the same for all sizes, if that is cheap.",
         ),
     ),
+    _Rule(re.compile(r"(\S+) == ([^<>=]+)"), _value),
 )

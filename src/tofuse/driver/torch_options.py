@@ -6,11 +6,10 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import fields
 
-from tofuse.config import Config, Option
+from tofuse.config import ARGUMENTS_OF_TORCH, Config, Option
 from tofuse.errors import OptionError, TofuseWarning
 from tofuse.torch_internals.inductor import inductor_options
 
-CAPTURE = ("capture", "dynamic", "fullgraph", "name", "recompile_limit", "isolate_recompiles")
 TUNING = ("max_autotune", "max_autotune_pointwise", "coordinate_descent_tuning")  # of Inductor
 _warned: set[str] = set()
 
@@ -22,7 +21,7 @@ def own_options(options: Mapping[str, Option], mode: str | None) -> dict[str, Op
 
     Raises OptionError for options of the capture, which are arguments of torch.compile.
     """
-    for name in CAPTURE:
+    for name in ("capture", *ARGUMENTS_OF_TORCH):
         if name in options:
             raise OptionError(
                 f"the backend 'tofuse' has no option {name!r}: torch.compile captures the program, "
@@ -30,17 +29,18 @@ def own_options(options: Mapping[str, Option], mode: str | None) -> dict[str, Op
             )
     ours = {f.name for f in fields(Config)}
     foreign = [name for name in options if name not in ours]
-    ignored = [name for name in foreign if _spelled(name) in inductor_options()] if foreign else []
+    known = inductor_options() if foreign else ()
+    ignored = [name for name in foreign if _normalize_name(name) in known]
     result = {name: value for name, value in options.items() if name not in ignored}
     if mode is not None:
         result["mode"] = mode
-    if any(value and _spelled(name) in TUNING for name, value in options.items()):
+    if any(value and _normalize_name(name) in TUNING for name, value in options.items()):
         result.setdefault("tune", "measure")
-    _warn([name for name in ignored if _spelled(name) not in TUNING and name not in _warned])
+    _warn([name for name in ignored if _normalize_name(name) not in TUNING and name not in _warned])
     return result
 
 
-def _spelled(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return name.replace("-", "_")
 
 

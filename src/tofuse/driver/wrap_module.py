@@ -14,18 +14,19 @@ from torch.nn.parallel import DistributedDataParallel
 from tofuse.config import Config
 from tofuse.torch_internals.modules import COMPILED_CALL, DDP_FORWARD, inside_ddp_forward
 
+ORIGINAL = "_tofuse_original"  # the attribute of a compiled module's class
 M = TypeVar("M", bound=torch.nn.Module)
 
 
 @dataclass(frozen=True)
-class Compilation:
-    """How a copy of a compiled module is compiled: by a function of a module's namespace."""
+class Recompilation:
+    """Compiles a copy of a compiled module; `recompile` is a function that pickles by its name."""
 
     recompile: Callable[[torch.nn.Module, Config], torch.nn.Module]
     config: Config
 
 
-def share_state(module: M, call: Callable[..., object], compilation: Compilation) -> M:
+def share_state(module: M, call: Callable[..., object], recompilation: Recompilation) -> M:
     """Return a module that shares all state with `module` but runs `call`.
 
     The call is a property, which comes before what `module.compile()` has stored in the state.
@@ -34,11 +35,11 @@ def share_state(module: M, call: Callable[..., object], compilation: Compilation
     def store(wrapper: torch.nn.Module, stored: object) -> None:
         wrapper.__dict__[COMPILED_CALL] = stored  # for the original
 
-    return _with_members(module, {COMPILED_CALL: property(lambda self: call, store)}, compilation)
+    return _with_members(module, {COMPILED_CALL: property(lambda self: call, store)}, recompilation)
 
 
 def wrap_distributed(
-    module: DistributedDataParallel, inner: Callable[..., object], compilation: Compilation
+    module: DistributedDataParallel, inner: Callable[..., object], recompilation: Recompilation
 ) -> torch.nn.Module:
     """Return a module that shares all state with `module` but runs `inner`, a compiled module.
 
@@ -49,15 +50,15 @@ def wrap_distributed(
         with inside_ddp_forward(self):
             return inner(*inputs, **kwargs)
 
-    return _with_members(module, {DDP_FORWARD: run}, compilation)
+    return _with_members(module, {DDP_FORWARD: run}, recompilation)
 
 
-def _with_members(module: M, members: Mapping[str, object], compilation: Compilation) -> M:
+def _with_members(module: M, members: Mapping[str, object], recompilation: Recompilation) -> M:
     """Return a module that shares all state with `module`; `members` override its class.
 
     Both modules share one `__dict__`, and so parameters, mode, hooks, and all later changes. They
-    are equal, so that what others keep for one, as FSDP does, is found for the other. A copy of the
-    result, or what it is pickled to, is a compiled copy of the original.
+    are equal, so that state keyed by one, such as FSDP's, is found for the other. A copied or
+    unpickled result is a compiled copy of the original.
     """
     cls = type(module)
 
@@ -65,8 +66,9 @@ def _with_members(module: M, members: Mapping[str, object], compilation: Compila
         body["__module__"], body["__qualname__"] = cls.__module__, cls.__qualname__
         body["__doc__"] = cls.__doc__
         body["__hash__"] = lambda self: hash(module)
-        body["__eq__"] = lambda self, other: module is other or cls.__eq__(self, other)
-        body["__reduce_ex__"] = lambda self, protocol: (_compiled_copy, (module, compilation))
+        body[ORIGINAL] = module
+        body["__eq__"] = lambda self, other: module == getattr(type(other), ORIGINAL, other)
+        body["__reduce_ex__"] = lambda self, protocol: (_compiled_copy, (module, recompilation))
         body.update(members)
 
     wrapper: M = object.__new__(types.new_class(cls.__name__, (cls,), {}, fill))
@@ -74,5 +76,5 @@ def _with_members(module: M, members: Mapping[str, object], compilation: Compila
     return wrapper
 
 
-def _compiled_copy(module: torch.nn.Module, compilation: Compilation) -> torch.nn.Module:
-    return compilation.recompile(copy.copy(module), compilation.config)
+def _compiled_copy(module: torch.nn.Module, recompilation: Recompilation) -> torch.nn.Module:
+    return recompilation.recompile(copy.copy(module), recompilation.config)

@@ -17,18 +17,18 @@ except ImportError as error:
         "tofuse.integrations.accelerate needs accelerate: pip install accelerate"
     ) from error
 
-KNOWN = "eager"  # a name that accelerate accepts; `to_kwargs` has ours
+PLACEHOLDER = "eager"  # a name that accelerate accepts; `to_kwargs` has ours
 
 
 @dataclass
 class TofusePlugin(TorchDynamoPlugin):
     """A TorchDynamoPlugin whose backend is tofuse; `plugin` makes one."""
 
-    arguments: CompileArguments = field(default_factory=CompileArguments)
+    arguments: CompileArguments = field(default_factory=dict)
 
     def to_kwargs(self) -> CompileArguments:
         """Return the arguments of torch.compile."""
-        return self.arguments
+        return self.arguments.copy()  # accelerate takes entries out of it
 
 
 def plugin(*, use_regional_compilation: bool = False, **options: Option) -> TofusePlugin:
@@ -40,7 +40,7 @@ def plugin(*, use_regional_compilation: bool = False, **options: Option) -> Tofu
     Raises OptionError for unknown options.
     """
     return TofusePlugin(
-        backend=KNOWN,
+        backend=PLACEHOLDER,
         use_regional_compilation=use_regional_compilation,
         arguments=compile_arguments(options),
     )

@@ -16,7 +16,7 @@ Record = dict[str, Json]
 
 
 def report_record(report: Report) -> Record:
-    """Return the report as data for JSON; times are in microseconds, memory in bytes."""
+    """Return the report as data for JSON; a key ends in its unit."""
     return {
         "name": report.name,
         "operations": report.launches_before,

@@ -43,7 +43,7 @@ class ReportText(Report):
         return Group(*_blocks(self))
 
     def as_dict(self) -> Record:
-        """Return the report as data for JSON; times are in microseconds, memory in bytes."""
+        """Return the report as data for JSON; a key ends in its unit."""
         return report_record(self)
 
     def _repr_html_(self) -> str:
