@@ -65,3 +65,15 @@ OTHER_PYTHON = ("$0, (", "f'{x}'", "open('x')", "torch.device(1)", "x.y", "$0 + 
 def test_other_python_is_rejected(text: str):
     with pytest.raises(ParseError):
         parse_arguments(text)
+
+
+def test_tensors_that_a_call_comes_after_are_read_but_not_passed():
+    arguments = parse_arguments("$0, 2, after=[$1, $2]")
+    assert (arguments.positional, arguments.keyword) == ((OperandRef(0), 2), ())
+    assert arguments.operand_indices == (0, 1, 2)
+    assert repr(arguments) == "$0, 2, after=[$1, $2]"
+    assert arguments != parse_arguments("$0, 2")
+    in_plan = parse_arguments("t_x, after=[t_y]").renamed("t_y", "t_z")
+    assert in_plan.tensor_names == ("t_x", "t_z")
+    with pytest.raises(ParseError, match="a list of tensors expected after"):
+        parse_arguments("$0, after=[1]")

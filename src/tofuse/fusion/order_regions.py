@@ -1,4 +1,4 @@
-"""Partition -> Partition: order the regions for the lowest peak memory."""
+"""Partition -> Partition: order the regions for the lowest peak memory, collectives for overlap."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tofuse.analysis.alias import is_collective, is_wait
 from tofuse.analysis.memory_traffic import value_bytes
 from tofuse.cost.thresholds import MIN_ORDER_SAVING
 from tofuse.fusion.region_liveness import RegionLiveness, is_effectful
@@ -17,7 +18,8 @@ def order_regions(part: Partition, releasable_inputs: frozenset[str] = frozenset
     """Keep program order unless freeing early or allocating late lowers the peak.
 
     In program order, adjacent regions find each other's values in the cache. `releasable_inputs`
-    names inputs that only these regions hold: the last reader frees them.
+    names inputs that only these regions hold: the last reader frees them. Then collectives start
+    early and are waited for late, unless that raises the peak.
     """
     liveness = RegionLiveness(part, releasable_inputs)
     best, lowest = list(part.regions), liveness.peak(part.regions)[0]
@@ -26,8 +28,56 @@ def order_regions(part: Partition, releasable_inputs: frozenset[str] = frozenset
         best, lowest = early, early_peak
     late = _allocate_late(liveness, best)
     if liveness.peak(late)[0] <= lowest - MIN_ORDER_SAVING:
-        best = late
+        best, lowest = late, liveness.peak(late)[0]
+    overlapped = _wait_late(liveness, _start_early(liveness, best))
+    if overlapped != best and liveness.peak(overlapped)[0] <= lowest + MIN_ORDER_SAVING:
+        best = overlapped
     return part if best == list(part.regions) else replace(part, regions=tuple(best))
+
+
+def _start_early(liveness: RegionLiveness, order: Sequence[Region]) -> list[Region]:
+    """Between two collectives, run first what the second needs, and then start it.
+
+    What needs the first as little runs even before the second waits for the first, so that each
+    collective has work beside it.
+    """
+    early: list[Region] = []
+    segment: list[Region] = []
+    for r in order:
+        segment.append(r)
+        if not is_collective(r.ops[0]):
+            continue
+        needed = {r}
+        for s in reversed(segment):
+            needed |= liveness.predecessors[s] if s in needed else set()
+        waiting = {s for s in segment if s in needed and is_wait(s.ops[0])}
+        for s in segment:
+            waiting |= set() if waiting.isdisjoint(liveness.predecessors[s]) else {s}
+        rest = [s for s in segment if s not in needed]
+        before = [s for s in rest if waiting and s not in waiting]
+        early += [*before, *(s for s in segment if s in needed)]
+        early += [s for s in rest if s not in before]
+        segment = []
+    return early + segment
+
+
+def _wait_late(liveness: RegionLiveness, order: Sequence[Region]) -> list[Region]:
+    """Move each wait for a collective to just before its first reader, or before a write.
+
+    What stands between the two then runs beside the collective.
+    """
+    number = {r: k for k, r in enumerate(order)}
+    writes = [number[r] for r in order if is_effectful(r)]
+    last = len(order)
+
+    def position(r: Region) -> float:
+        if not is_wait(r.ops[0]):
+            return number[r]
+        readers = [number[s] for v in r.outputs for s in liveness.readers.get(v, ())]
+        barriers = [k for k in writes if k > number[r]]
+        return min([*readers, *barriers, last]) - 0.5
+
+    return sorted(order, key=lambda r: (position(r), number[r]))
 
 
 def _free_early(liveness: RegionLiveness) -> list[Region]:

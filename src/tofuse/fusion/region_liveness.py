@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tofuse.analysis.alias import AliasAnalysis, has_effect, is_view
+from tofuse.analysis.alias import AliasAnalysis, has_effect, is_collective, is_view
 from tofuse.analysis.memory_traffic import value_bytes
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.region import Partition, Region
@@ -74,6 +74,7 @@ class RegionLiveness:
         callers_inputs = all_inputs - releasable
         producers: dict[Value, Region] = {}
         since_effect: list[Region] = []  # the last region with an effect, and those after it
+        collective: Region | None = None  # the last one
         for r in self.part.regions:
             roots = [aliases.root(v) for v in r.inputs]
             self.predecessors[r] = {producers[v] for v in roots if v in producers}
@@ -91,6 +92,9 @@ class RegionLiveness:
             else:
                 self.predecessors[r] |= {p for p in since_effect[:1] if is_effectful(p)}
                 since_effect.append(r)
+            if is_collective(r.ops[0]):
+                self.predecessors[r] |= {collective} if collective else set()
+                collective = r
         self.returned = aliases.returned
         self.inputs_held = [v for v in releasable if v in self.readers]
 
@@ -139,4 +143,5 @@ class RegionLiveness:
 
 
 def is_effectful(r: Region) -> bool:
-    return any(map(has_effect, r.ops))
+    """Return whether nothing moves across a region. Collectives only keep their own order."""
+    return any(has_effect(op) and not is_collective(op) for op in r.ops)

@@ -46,17 +46,25 @@ CallArgument = Union[  # noqa: UP007
 ]  # fmt: skip
 
 
+AFTER = "after"  # no operator has an argument of this name
+
+
 @dataclass(frozen=True, eq=False)
 class CallArguments:
-    """Positional and keyword arguments. Equal ones are equal to the bit: 0.0 is not -0.0."""
+    """Positional and keyword arguments. Equal ones are equal to the bit: 0.0 is not -0.0.
+
+    `after` are tensors that the call depends on without getting them: it runs after they are
+    computed, and until then their memory keeps their values.
+    """
 
     positional: tuple[CallArgument, ...] = ()
     keyword: tuple[tuple[str, CallArgument], ...] = ()
+    after: tuple[Reference, ...] = ()
 
     @cached_property
     def leaves(self) -> tuple[CallArgument, ...]:
         """The arguments and the elements of lists, in order."""
-        return tuple(_leaves((*self.positional, *(a for _, a in self.keyword))))
+        return tuple(_leaves((*self.positional, *(a for _, a in self.keyword), *self.after)))
 
     @cached_property
     def operand_indices(self) -> tuple[int, ...]:
@@ -77,7 +85,11 @@ class CallArguments:
     def map_leaves(self, function: Callable[[CallArgument], CallArgument]) -> CallArguments:
         """Return the arguments with `function` applied to all that are no lists."""
         keyword = tuple((k, _map_leaves(a, function)) for k, a in self.keyword)
-        return CallArguments(tuple(_map_leaves(a, function) for a in self.positional), keyword)
+        positional = tuple(_map_leaves(a, function) for a in self.positional)
+        after = tuple(
+            a for x in self.after if isinstance(a := function(x), (OperandRef, TensorRef))
+        )
+        return CallArguments(positional, keyword, after)
 
     def map_operands(self, reference: Callable[[int], Reference]) -> CallArguments:
         """Return the arguments of a graph's op with each operand replaced."""
@@ -90,7 +102,7 @@ class CallArguments:
     @cached_property
     def _key(self) -> Hashable:
         keyword = tuple((k, exact_key(a)) for k, a in self.keyword)
-        return exact_key(self.positional), keyword
+        return exact_key(self.positional), keyword, self.after
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CallArguments) and self._key == other._key
@@ -100,8 +112,9 @@ class CallArguments:
 
     def __repr__(self) -> str:
         """Return text such as `$0, None, [1, s0], dtype=torch.int64` for `parse_arguments`."""
+        named = self.keyword + (((AFTER, self.after),) if self.after else ())
         parts = [show_argument(a) for a in self.positional]
-        return ", ".join(parts + [f"{k}={show_argument(a)}" for k, a in self.keyword])
+        return ", ".join(parts + [f"{k}={show_argument(a)}" for k, a in named])
 
 
 def show_argument(argument: CallArgument) -> str:

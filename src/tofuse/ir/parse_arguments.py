@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tofuse.ir.call_arguments import (
+    AFTER,
     CallArgument,
     CallArguments,
     Device,
@@ -27,7 +28,12 @@ def read_arguments(line: LineReader, close: str) -> CallArguments:
     """Consume arguments, and the sign that closes them."""
     found = line.items(close, lambda: ((line.match(_NAME) or "")[:-1], _argument(line)))
     positional = tuple(a for name, a in found if not name)
-    return CallArguments(positional, tuple((name, a) for name, a in found if name))
+    keyword = tuple((name, a) for name, a in found if name and name != AFTER)
+    after = next((a for name, a in found if name == AFTER), ())
+    references = after if isinstance(after, tuple) else (after,)
+    if not all(isinstance(a, (OperandRef, TensorRef)) for a in references):
+        raise line.error(f"a list of tensors expected after {AFTER}=")
+    return CallArguments(positional, keyword, references)  # type: ignore[arg-type]  # checked
 
 
 def read_size(line: LineReader) -> SizeTerm:

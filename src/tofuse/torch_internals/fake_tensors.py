@@ -30,3 +30,10 @@ UnsupportedOperatorException = _error("UnsupportedOperatorException")
 unset_fake_temporarily: Callable[[], AbstractContextManager[object]] = private(
     "torch._subclasses.fake_tensor", "unset_fake_temporarily", EVERYTHING, lacking
 )
+# an object without tensors that a program takes, such as the mesh of a DTensor
+FakeScriptObject: type = private(
+    "torch._library.fake_class_registry",
+    "FakeScriptObject",
+    "PyTorch runs programs that take objects, such as DTensors",
+    stand_in("FakeScriptObject"),
+)

@@ -6,11 +6,15 @@ from tofuse.analysis.alias.memory_effects import (
     ELIMINATED,
     EXCLUSIVE_RESULTS,
     UNDECLARED_VIEWS,
+    WAIT,
     has_effect,
     is_aten_view,
+    is_collective,
     is_eliminated_concat,
     is_view,
+    is_wait,
     returns_view,
+    starts_collective,
 )
 from tofuse.analysis.alias.strides import (
     MemRef,
@@ -21,8 +25,8 @@ from tofuse.analysis.alias.strides import (
 )
 
 __all__ = [
-    "ELIMINATED", "EXCLUSIVE_RESULTS", "UNDECLARED_VIEWS", "AliasAnalysis", "MemRef",
-    "dense_strides", "has_effect", "is_aten_view", "is_eliminated_concat", "is_view",
-    "operand_slice", "reshape_strides", "returns_view", "view_chain", "view_memref",
-    "visible_strides",
+    "ELIMINATED", "EXCLUSIVE_RESULTS", "UNDECLARED_VIEWS", "WAIT", "AliasAnalysis", "MemRef",
+    "dense_strides", "has_effect", "is_aten_view", "is_collective", "is_eliminated_concat",
+    "is_view", "is_wait", "operand_slice", "reshape_strides", "returns_view",
+    "starts_collective", "view_chain", "view_memref", "visible_strides",
 ]  # fmt: skip

@@ -27,6 +27,10 @@ OFFSET_SENSITIVE = frozenset(
     ("aten.as_strided.default", "aten.view.dtype", "aten.view_as_complex.default")
 )
 
+# Collectives of torch.distributed run beside the program until it waits for their result.
+COLLECTIVES = ("_c10d_functional.", "_c10d_functional_autograd.")
+WAIT = "_c10d_functional.wait_tensor"
+
 # Operators that return their operand's memory, although their schema declares no alias.
 UNDECLARED_VIEWS = frozenset(
     f"aten.{name}"
@@ -77,6 +81,21 @@ def viewed_operand(op: Op) -> Value | None:
 def is_eliminated_concat(op: Op) -> bool:
     """Whether an op is a concat whose operands are written into its result, so nothing runs."""
     return (ELIMINATED, True) in op.attrs
+
+
+def starts_collective(target: str) -> bool:
+    """Whether PyTorch's operator starts a collective."""
+    return target.startswith(COLLECTIVES) and not target.startswith(WAIT)
+
+
+def is_collective(op: Op) -> bool:
+    """Whether an op starts a collective."""
+    return op.kind == "opaque" and starts_collective(str(op.attr("target")))
+
+
+def is_wait(op: Op) -> bool:
+    """Whether an op waits for a collective: its result is the collective's."""
+    return op.kind == "opaque" and str(op.attr("target")).startswith(WAIT)
 
 
 def has_effect(op: Op) -> bool:

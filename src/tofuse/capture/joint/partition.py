@@ -51,6 +51,7 @@ from tofuse.torch_internals.autograd_compiler import (
     extract_forward_backward,
     must_recompute,
 )
+from tofuse.torch_internals.fake_tensors import FakeScriptObject
 from tofuse.torch_internals.operators import OpOverload
 from tofuse.torch_internals.trees import tree_leaves
 
@@ -85,6 +86,7 @@ def partition(
     )
     tensors = [n for n in saved if isinstance(n.meta.get("val"), torch.Tensor)]
     tensors += [n for n in partitioner.symbolic_float_arguments() if n not in saved]
+    tensors += [n for n in partitioner.opaque_objects() if n not in tensors]
     # Numbers that depend on data are saved, too; others are recomputed from the integers.
     numbers = [
         n
@@ -159,6 +161,12 @@ class _Partitioner:
         floats = (n for n in self.order if isinstance(n.meta.get("val"), torch.SymFloat))
         sources = {i for n in floats for i in n.all_input_nodes if not _is_symbolic_number(i)}
         return [n for n in self.order if n.op == "placeholder" and n in sources]
+
+    def opaque_objects(self) -> list[Node]:
+        """Return the objects, such as the mesh of a DTensor, that the backward reads or returns."""
+        read = {i for n in self.backward_nodes for i in n.all_input_nodes} | self.gradients
+        objects = (n for n in self.order if isinstance(n.meta.get("val"), FakeScriptObject))
+        return [n for n in objects if n in read and n in self.forward_nodes]
 
     def rematerialize(
         self, saved: list[Node], budget: float | None, eager: EagerMemory

@@ -19,6 +19,7 @@ from tofuse.capture.fx.node_tensors import value_tensors
 from tofuse.capture.fx.sizes import SymbolicSizes
 from tofuse.capture.lower.builder import Builder, Unsupported
 from tofuse.capture.lower.call import Argument, AtenCall, RuleResult
+from tofuse.capture.lower.collectives import operands_until_wait
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing, is_claimed
 from tofuse.capture.lower.lowerable import has_supported_types
 from tofuse.capture.lower.lowering_rules import lowering_rule
@@ -31,7 +32,7 @@ from tofuse.ir.size_expression import SizeSource, SizeTerm
 from tofuse.ir.types import DType, TensorType
 from tofuse.ops.reference import from_torch_dtype
 from tofuse.ops.table import OPS, Pattern
-from tofuse.torch_internals.fake_tensors import unset_fake_temporarily
+from tofuse.torch_internals.fake_tensors import FakeScriptObject, unset_fake_temporarily
 from tofuse.torch_internals.layouts import is_dense_or_false
 from tofuse.torch_internals.operators import OpOverload, schema_of
 
@@ -142,6 +143,8 @@ class _Converter:
     def _argument(self, node: Node, value: object) -> Value | Dim | None:
         if isinstance(value, torch.Tensor):
             return self._value(value, node.name)
+        if isinstance(value, FakeScriptObject):  # such as the mesh of a DTensor
+            return Value(TensorType((), DType.OTHER), node.name)
         if isinstance(value, (int, torch.SymInt)):
             return self.build.sizes.dim(value)
         if node.users and not isinstance(value, torch.SymFloat):
@@ -225,7 +228,8 @@ class _Converter:
                 if not self.build.sizes.sources:
                     raise
                 del self.build.ops[start:]  # two sizes are equal only by a guard of torch
-        return lower_to_opaque(call, args, kwargs)
+        after = [self._resolve(n) for n in operands_until_wait(node)]
+        return lower_to_opaque(call, args, kwargs, after)
 
     def _finish_results(self, call: AtenCall, made: RuleResult, start: int) -> LoweredValue:
         """Check a rule's results against torch's types; give them torch's strides and names."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.fx import Node
 
+from tofuse.analysis.alias import starts_collective
 from tofuse.capture.fx.aliases import is_impure
 from tofuse.capture.fx.node_tensors import value_tensors
 from tofuse.capture.lower.builder import Builder
@@ -28,10 +29,16 @@ from tofuse.torch_internals.operators import OpOverload
 
 
 def lower_to_opaque(
-    call: AtenCall, args: list[Argument], kwargs: dict[str, Argument]
+    call: AtenCall,
+    args: list[Argument],
+    kwargs: dict[str, Argument],
+    after: Sequence[Argument] = (),
 ) -> Value | list[Value | None]:
-    """Append the op; return its result, or a list of results with None for unused ones."""
-    operands, arguments = call_arguments(args, kwargs)
+    """Append the op; return its result, or a list of results with None for unused ones.
+
+    `after` are values that the op depends on beside its arguments.
+    """
+    operands, arguments = call_arguments(args, kwargs, after)
     attrs: dict[str, Attr] = {"target": str(call.node.target), "args": arguments}
     value = call.node.meta.get("val")
     effect = {"effect": True} if is_effectful(call.node) else {}
@@ -62,7 +69,9 @@ def lower_to_opaque(
 
 def is_effectful(node: Node) -> bool:
     """Whether a call must stay without users, and must not be merged with an equal call."""
-    return EFFECT_KEY in node.meta or not isinstance(node.target, OpOverload) or is_impure(node)
+    if not isinstance(node.target, OpOverload) or starts_collective(str(node.target)):
+        return True
+    return EFFECT_KEY in node.meta or is_impure(node)
 
 
 def may_return_other_shapes(target: object) -> bool:
@@ -90,19 +99,25 @@ def _append(
 
 
 def call_arguments(
-    args: Sequence[Argument], kwargs: Mapping[str, Argument]
+    args: Sequence[Argument], kwargs: Mapping[str, Argument], after: Sequence[Argument] = ()
 ) -> tuple[tuple[Value, ...], CallArguments]:
     """Return the distinct tensors of a call, in order, and its arguments, which refer to them."""
     operands: dict[Value, OperandRef] = {}
     positional = tuple(_argument(a, operands) for a in args)
     keyword = tuple((k, _argument(a, operands)) for k, a in kwargs.items())
-    return tuple(operands), CallArguments(positional, keyword)
+    leaves = (v for a in after for v in (a if isinstance(a, (list, tuple)) else (a,)))
+    references = tuple(_operand(v, operands) for v in leaves if isinstance(v, Value))
+    return tuple(operands), CallArguments(positional, keyword, references)
+
+
+def _operand(value: Value, operands: dict[Value, OperandRef]) -> OperandRef:
+    return operands.setdefault(value, OperandRef(len(operands)))
 
 
 def _argument(value: Argument, operands: dict[Value, OperandRef]) -> CallArgument:
     match value:
         case Value():
-            return operands.setdefault(value, OperandRef(len(operands)))
+            return _operand(value, operands)
         case list() | tuple():
             return tuple(_argument(v, operands) for v in value)
         case torch.device():

@@ -1,0 +1,211 @@
+"""Training on two ranks: losses and gradients as uncompiled, and what is fused."""
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+import tofuse
+from tests.support.ranks import run_ranks
+
+STEPS = 3
+WIDTH = 32
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up = nn.Linear(WIDTH, 2 * WIDTH)
+        self.down = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+def blocks():
+    torch.manual_seed(0)
+    return nn.Sequential(Block(), Block())
+
+
+def whole(tensor):
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def train(model, parameters, x):
+    """Return the losses of some steps, and the parameters after them."""
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    losses = []
+    for _ in range(STEPS):
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(whole(loss).detach())
+    return [*losses, *(whole(p).detach().clone() for p in parameters)]
+
+
+def check(make, compile_model, x):
+    """Compare training of a model with training of the compiled model."""
+    plain = make()
+    expected = train(plain, list(plain.parameters()), x)
+    model = make()
+    compiled = compile_model(model)
+    actual = train(compiled, list(model.parameters()), x)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def inputs(rank):
+    return torch.randn(2, 8, WIDTH, generator=torch.Generator().manual_seed(rank))
+
+
+def strict(model):
+    return tofuse.compile(model, strict=True)
+
+
+def assert_fused(make, x):
+    """Check that kernels run the pointwise work, in both directions."""
+    report = tofuse.explain(make(), strict=True)(x)
+    assert not report.notes, report.notes
+    assert report.forward.kernels and report.backward.kernels
+
+
+def tensor_parallel(rank, ranks):
+    mesh = init_device_mesh("cpu", (ranks,))
+
+    def make():
+        model = blocks()
+        for block in model:
+            parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        return model
+
+    check(make, strict, inputs(0))
+    assert_fused(make, inputs(0))
+
+
+def sequence_parallel(rank, ranks):
+    mesh = init_device_mesh("cpu", (ranks,))
+    plan = {
+        "norm": SequenceParallel(),
+        "up": ColwiseParallel(input_layouts=Shard(1)),
+        "down": RowwiseParallel(output_layouts=Shard(1)),
+    }
+
+    def make():
+        model = blocks()
+        for block in model:
+            parallelize_module(block, mesh, plan)
+        return model
+
+    part = inputs(0).chunk(ranks, 1)[rank].contiguous()
+    check(make, strict, part)
+    assert_fused(make, part)
+    assert_overlap(tofuse.explain(make(), strict=True)(part).backward.graphs[0].plan)
+
+
+def assert_overlap(plan):
+    """Check that each collective but the first has a product or a kernel beside it."""
+    steps = [line for line in plan.splitlines() if "call " in line or "launch " in line]
+    starts = [
+        k for k, line in enumerate(steps) if "c10d" in line and "wait_tensor.default" not in line
+    ]
+    assert len(starts) == 4
+    assert not [k for k in starts[1:] if "wait_tensor.default" in steps[k + 1]], plan
+
+
+def gathered_beside(x, w):
+    """Read an operand of a collective for the last time before its result is waited for."""
+    product = x @ w
+    started = torch.ops._c10d_functional.all_gather_into_tensor(product, 2, "0")
+    beside = (product * (product @ w)).sin()
+    return torch.ops._c10d_functional.wait_tensor(started), beside
+
+
+def operands_in_flight(rank, ranks):
+    """A collective reads its operand until the wait: no kernel may write over it before."""
+    compiled = tofuse.compile(gathered_beside, strict=True)
+    for seed in range(10):
+        draw = torch.Generator().manual_seed(ranks * seed + rank)
+        x, w = torch.randn(512, 64, generator=draw), torch.randn(64, 64, generator=draw)
+        torch.testing.assert_close(compiled(x, w), gathered_beside(x, w), rtol=1e-3, atol=1e-3)
+    plan = tofuse.explain(gathered_beside, strict=True)(x, w).graphs[0].plan
+    assert "mul_sin_3(t_mm, t_mm_1, t_mm_1)" in plan, plan
+
+
+def data_parallel(rank, ranks):
+    """The model has 6 MB of parameters and so four buckets."""
+
+    def layers():
+        torch.manual_seed(0)
+        return nn.Sequential(*(m for _ in range(6) for m in (nn.Linear(512, 512), nn.GELU())))
+
+    def make():
+        return DistributedDataParallel(layers(), bucket_cap_mb=2)
+
+    x = torch.randn(4, 512, generator=torch.Generator().manual_seed(rank))
+    check(make, tofuse.compile, x)
+    check(make, lambda model: torch.compile(model, backend="tofuse"), x)
+    check(make, compiled_inside, x)
+
+
+def compiled_inside(model):
+    """Put the compiled module of a DistributedDataParallel into another one."""
+    return DistributedDataParallel(tofuse.compile(model.module), bucket_cap_mb=2)
+
+
+def fully_sharded(rank, ranks):
+    """Each block compiled, then sharded; sharded, then compiled; and all of the model."""
+    mesh = init_device_mesh("cpu", (ranks,))
+
+    def sharded():
+        model = blocks()
+        for block in model:
+            fully_shard(block, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+
+    def blocks_in_place(model):
+        for block in model:
+            block.compile(backend="tofuse")
+        return model
+
+    check(sharded, tofuse.compile, inputs(rank))
+    check(sharded, blocks_in_place, inputs(rank))
+    compiled = tofuse.compile(sharded())
+    compiled.unshard()
+    compiled.reshard()
+    compiled.set_requires_gradient_sync(True)
+
+
+SCENARIOS = (
+    tensor_parallel,
+    sequence_parallel,
+    operands_in_flight,
+    data_parallel,
+    fully_sharded,
+)
+
+
+@pytest.fixture(scope="module")
+def errors():
+    """The errors of all scenarios, which share two processes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return run_ranks(list(SCENARIOS), ranks=2)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_two_ranks(errors, scenario):
+    failed = [text for name, text in errors.items() if name.startswith(scenario.__name__)]
+    assert not failed, failed[0]
