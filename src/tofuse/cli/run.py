@@ -7,9 +7,9 @@ import runpy
 import sys
 from pathlib import Path
 
+import torch
+
 from tofuse.cli.target import UsageError
-from tofuse.errors import UnsupportedError
-from tofuse.torch_internals.default_backend import set_default_backend
 
 SUMMARY = "run a script; tofuse is the default backend of its torch.compile"
 DETAILS = """Calls that name
@@ -30,10 +30,13 @@ def run(options: argparse.Namespace) -> int:
     path = Path(options.script)
     if not path.exists():
         raise UsageError(f"there is no script {options.script!r}")
-    try:
-        set_default_backend("tofuse")
-    except UnsupportedError as error:
-        raise UsageError(str(error)) from error
+    set_default_backend = getattr(torch.compiler, "set_default_backend", None)
+    if set_default_backend is None:
+        raise UsageError(
+            f"torch.compile of torch {torch.__version__} has no default backend to set (newer ones"
+            ' have one); write torch.compile(model, backend="tofuse") in the script'
+        )
+    set_default_backend("tofuse")
     sys.argv = [options.script, *options.arguments]
     sys.path.insert(0, str(path.parent.resolve()))
     runpy.run_path(str(path), run_name="__main__")
