@@ -100,6 +100,7 @@ def main() -> None:
             known, call = request, step(request)
             for _ in range(3):
                 call()
+        call()
         print(statistics.median(seconds(call) for _ in range(steps)), flush=True)
 
 
