@@ -24,7 +24,7 @@ from tofuse.torch_internals.autograd_compiler import (
     ViewAndMutationMeta,
     mark_boxed,
 )
-from tofuse.torch_internals.dispatch import autocast_on
+from tofuse.torch_internals.dispatch import autocast_on, is_traceable_wrapper_subclass
 from tofuse.torch_internals.dynamo import compile_lock
 
 RuntimeKind = InferenceRuntime | TrainingRuntime
@@ -190,6 +190,9 @@ class AOTGraphs:
         if module_tensors and list(map(id, lifted)) != list(map(id, module_tensors)):
             return None
         if meta.tokens or meta.num_backward_tokens:
+            return None
+        # the metadata may be of the graph, which takes the tensors inside subclasses
+        if any(map(is_traceable_wrapper_subclass, arguments)):
             return None
         if not all(isinstance(m, PlainTensorMeta) for m in meta.subclass_inp_meta):
             return None
