@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
         choices=ACTIONS,
-        help="ls: list what is in it; clear: delete that; path: print its folder",
+        help="ls: list the entries; clear: delete them; path: print the folder",
     )
     parser.add_argument("--dir", metavar="FOLDER", help="another folder than the user's cache")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -1,4 +1,4 @@
-"""`tofuse doctor`: what is found on this machine, what it means, and what to do."""
+"""`tofuse doctor`: print the findings of checks of this machine, with advice."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tofuse.cli.progress import progress
 from tofuse.driver.diagnose import CHECKS, Finding
 
 SUMMARY = "check torch, the processor, threads, the cache and the GPU"
-DETAILS = """Each line says what is
-found and what it means; lines with an arrow say what to do. The exit code is 1 if something keeps
-tofuse from compiling."""
+DETAILS = """Each check
+prints a finding and its meaning; advice follows an arrow. The exit code is 1 if tofuse cannot
+compile here."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

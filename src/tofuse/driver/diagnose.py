@@ -1,4 +1,4 @@
-"""Checks of this machine: what is found, what it means, and what to do."""
+"""Checks of this machine, each with a finding, its meaning and advice."""
 
 from __future__ import annotations
 

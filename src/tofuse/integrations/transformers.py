@@ -39,21 +39,9 @@ class TofuseCallback(TrainerCallback):
         model: torch.nn.Module | None = None,
         **kwargs: object,
     ) -> None:
-        """Compile the model that the Trainer was given."""
-        self._compile(model)
-
-    def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: torch.nn.Module | None = None,
-        **kwargs: object,
-    ) -> None:
-        """Compile the model if the Trainer has made it just now (`model_init`)."""
-        self._compile(model)
-
-    def _compile(self, model: torch.nn.Module | None) -> None:
+        """Compile the Trainer's model, unless that is done."""
         if model is not None and model is not self.model:
             model.compile(**self.arguments)
             self.model = model
+
+    on_train_begin = on_init_end  # a Trainer with `model_init` has made its model only now

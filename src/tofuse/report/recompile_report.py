@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tofuse.report.json_record import Record
 from tofuse.report.number_format import plural
-from tofuse.report.plain_text import plain_text
+from tofuse.report.plain_text import PrintsAsText
 
 INDENT = (0, 0, 0, 2)
 
@@ -46,17 +46,12 @@ class GraphBreakReport:
     todo: str
 
 
-@dataclass(frozen=True)
-class RecompileReport:
+@dataclass(frozen=True, repr=False)
+class RecompileReport(PrintsAsText):
     """The recompilations and graph breaks of this process, in order."""
 
     recompiles: tuple[Recompile, ...]
     graph_breaks: tuple[GraphBreakReport, ...]
-
-    def __str__(self) -> str:
-        return plain_text(self)
-
-    __repr__ = __str__
 
     def __rich__(self) -> RenderableType:
         return Group(*_blocks(self))

@@ -21,7 +21,7 @@ from tofuse.report.html import page_text
 from tofuse.report.json_record import Record, report_record
 from tofuse.report.model import GraphReport, RegionReport, Report
 from tofuse.report.number_format import plural, show_bytes, show_us
-from tofuse.report.plain_text import plain_text
+from tofuse.report.plain_text import PrintsAsText
 from tofuse.report.program_view import ProgramView, source_line
 
 MAX_PAIRS_PER_RULE = 5
@@ -30,14 +30,9 @@ FRAME = "width: 100%; height: 720px; border: 1px solid #8884"
 INDENT = {columns: (0, 0, 0, columns) for columns in (2, 4, 6, 8)}
 
 
-@dataclass
-class ReportText(Report):
+@dataclass(repr=False)
+class ReportText(PrintsAsText, Report):
     """A report that prints as text, in colour under `rich.print`, and saves a page and a trace."""
-
-    def __str__(self) -> str:
-        return plain_text(self)
-
-    __repr__ = __str__
 
     def __rich__(self) -> RenderableType:
         return Group(*_blocks(self))

@@ -15,7 +15,7 @@ from tofuse.torch_internals.dynamo import counters, graph_break_reasons
 WRAPPER_FILE = with_unique_code.__code__.co_filename
 SKIPPED = re.compile(r"frame skipped: (\S+) \((.*) line (\d+)\)")
 HINT = re.compile(r"^\s*Hint: (.*)", re.MULTILINE)
-REPORT = "Please report an issue"  # a hint that helps nobody to change the program
+REPORT = "Please report an issue"  # a hint about torch, not about the program
 EXPLANATION = re.compile(r"Explanation: (.*)")
 
 

@@ -160,8 +160,8 @@ class _FreeTensorRecorder(TorchFunctionMode):
         """Raise _NotPure if the program changed a gradient, or cannot return its results.
 
         AOTAutograd loses the storage offset of a view of a written argument that shares memory with
-        another argument, and the gradient of what is written through `detach`; tensors inside an
-        object would be fake.
+        another argument. It also loses the gradient of values written through `detach`. Tensors
+        inside an object would be fake.
         """
         detached = self.written - {_storage(t) for t, *_ in self.outside if t.requires_grad}
         detached &= {_storage(t) for t, *_ in self.outside}

@@ -17,8 +17,8 @@ DimOrder = tuple[int, ...]  # dimensions, the slowest first
 def as_strided(call: AtenCall) -> Value:
     """View the elements, in memory order, with other strides; each must occur exactly once.
 
-    Raises CaptureError for elements beside an empty tensor: where that begins is not part of a
-    graph.
+    Raises CaptureError if the operand is empty and the result is not: a graph does not record the
+    storage offset of an empty view.
     """
     if call.tensor("self").type.numel == 0 and call.out.numel != 0:
         raise CaptureError("a view by as_strided of memory beside a tensor without elements")
