@@ -15,7 +15,7 @@ import numpy.typing as npt
 Words = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Word = Union[int, npt.NDArray[np.uint32]]  # noqa: UP007  (evaluated at run time)
 
-PHILOX_BLOCK = 64  # columns per sixteen counters: one 512-bit vector of each of the four words
+PHILOX_BLOCK = 64  # columns of sixteen counters, four words each; rows begin at whole blocks
 PHILOX_COUNTERS = 16
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -26,8 +26,8 @@ def uniform(seed: tuple[int, int], shape: tuple[int, ...], stream: int) -> npt.N
     """Return float32 numbers in [0, 1), multiples of 2**-24.
 
     Element (row, col), with `row` over the flattened leading dimensions and `col` along the last
-    of extent D, is in group `row * ceil(D / 64) + col // 64`. It is word `(col // 16) % 4` of the
-    counter `group * 16 + col % 16`.
+    of extent D, is word `col % 4` of the counter `row * ceil(D / 64) * 16 + col // 4`: consecutive
+    columns take consecutive words, and each row begins at a block of 64.
     """
     columns = shape[-1] if shape else 1
     rows = int(np.prod(shape[:-1], dtype=np.int64))
@@ -37,9 +37,8 @@ def uniform(seed: tuple[int, int], shape: tuple[int, ...], stream: int) -> npt.N
         (_low(counter), _high(counter), seed[1] & 0xFFFFFFFF, stream & 0xFFFFFFFF),
         (seed[0] & 0xFFFFFFFF, (seed[0] >> 32) & 0xFFFFFFFF),
     )
-    # (row, group, lane, word) -> (row, group, word, lane): consecutive words are 16 columns apart
-    bits = np.stack(words, axis=-1).reshape(rows, groups, PHILOX_COUNTERS, 4).swapaxes(2, 3)
-    chosen = bits.reshape(rows, groups * PHILOX_BLOCK)[:, :columns] >> np.uint32(8)
+    bits = np.stack(words, axis=-1).reshape(rows, groups * PHILOX_BLOCK)
+    chosen = bits[:, :columns] >> np.uint32(8)
     return (chosen.astype(np.float32) * np.float32(2.0**-24)).reshape(shape)
 
 

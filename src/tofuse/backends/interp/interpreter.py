@@ -165,13 +165,13 @@ class _Interpreter:
         seed, offset = self.buffers[stmt.seed][:2].tolist()
         row, col = torch.broadcast_tensors(self.affine(stmt.row), self.affine(stmt.col))
         groups = -(-self.size(stmt.extent) // PHILOX_BLOCK)
-        group = row * groups + torch.div(col, PHILOX_BLOCK, rounding_mode="floor")
-        counter = (group * PHILOX_COUNTERS + col % PHILOX_COUNTERS).numpy().astype(np.uint64)
+        quad = torch.div(col, 4, rounding_mode="floor")
+        counter = (row * groups * PHILOX_COUNTERS + quad).numpy().astype(np.uint64)
         low, high = counter.astype(np.uint32), (counter >> np.uint64(32)).astype(np.uint32)
         stream = self.size(stmt.stream) & 0xFFFFFFFF
         key = (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF)
         words = philox4x32((low, high, offset & 0xFFFFFFFF, stream), key)
-        which = (col // PHILOX_COUNTERS % 4).numpy()
+        which = (col % 4).numpy()
         bits = np.choose(which, words) >> np.uint32(8)
         return torch.as_tensor(bits.astype(np.float32)) * 2.0**-24
 

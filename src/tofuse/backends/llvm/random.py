@@ -45,15 +45,26 @@ def _runs_in_blocks(emitter: FunctionEmitter, s: Uniform) -> bool:
 def _block_words(
     emitter: FunctionEmitter, b: FormulaBuilder, s: Uniform, blocks_per_row: str, philox: Philox
 ) -> list[Value]:
-    """Return the words of the next 64 elements: all four words of 16 counters."""
+    """Return the words of the next 64 elements: all four words of 16 counters, in turn."""
     f, lanes = emitter.f, emitter.lanes
     row = f.let(f"mul i64 {emitter.affine(s.row)}, {blocks_per_row}")
     col = f.let(f"lshr i64 {emitter.affine(s.col)}, 6")
     first = f.let(f"shl i64 {f.let(f'add i64 {row}, {col}')}, 4")
-    words = []
+    words: list[Value] = []
     for lane in range(0, PHILOX_COUNTERS, lanes):
-        words.append(philox(_splat(b, first) + b.value(ramp("i64", lane, lanes), "i64")))
-    return [four[k] for k in range(4) for four in words]
+        four = philox(_splat(b, first) + b.value(ramp("i64", lane, lanes), "i64"))
+        even, odd = _interleave(b, four[0], four[2]), _interleave(b, four[1], four[3])
+        for low, high in zip(even, odd, strict=True):
+            words += _interleave(b, low, high)
+    return words
+
+
+def _interleave(b: FormulaBuilder, x: Value, y: Value) -> list[Value]:
+    """Return the lanes of two vectors in turn, as two vectors."""
+    lanes = b.width
+    order = [k // 2 + lanes * (k % 2) for k in range(2 * lanes)]
+    halves = order[:lanes], order[lanes:]
+    return [b.value(b.f.shuffle(b.type("i32"), x.text, y.text, h), "i32") for h in halves]
 
 
 def _lane_words(
@@ -65,8 +76,8 @@ def _lane_words(
         row = b.value(emitter.lane_indices(s.row, u), "i64")
         col = b.value(emitter.lane_indices(s.col, u), "i64")
         group = row * _splat(b, blocks_per_row) + (col >> 6)
-        words = philox((group << 4) | (col & 15))
-        word_number = (col >> 4) & 3
+        words = philox((group << 4) | ((col >> 2) & 15))
+        word_number = col & 3
         selected = words[0]
         for k in range(1, 4):
             selected = b.select(b.compare("eq", word_number, k), words[k], selected)

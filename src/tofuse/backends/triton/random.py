@@ -26,9 +26,7 @@ def uniform_expression(
             first = f"tl.full([1, 1], 0, tl.int32) + {first}"
         shape = f"[{rows}, {tile.block // 4}]"
         counter = f"tl.broadcast_to({counter} + ({first}), {shape})"
-        expression = (
-            f"_uniform_block({counter}, {seed_words}, {rows}, {tile.block // PHILOX_BLOCK})"
-        )
+        expression = f"_uniform_block({counter}, {seed_words}, {rows}, {tile.block})"
         return expression if space.rank == 2 else f"tl.reshape({expression}, [{tile.block}])"
     groups = f"(({space.size(stmt.extent)} + {PHILOX_BLOCK - 1}) // {PHILOX_BLOCK})"
     col = space.affine(stmt.col)
