@@ -2,42 +2,28 @@
 
 Times are medians of `triton.testing.do_bench`, which clears the L2 cache between calls. A replay of
 the call as a CUDA graph times the kernels alone; the call itself includes the host where that is
-slower. The floor is the time of the minimum traffic at the copy bandwidth.
+slower. The floor is the time of a copy that moves as many bytes as the program must.
 """
 
 import argparse
+import functools
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
-import torch.nn.functional as F
 import triton.testing
 from torch import Tensor
 
 import tofuse
-from benchmarks import programs
+from benchmarks.gpu_workloads import MODULES, WORKLOADS, GpuModule, GpuWorkload, TensorProgram
 
-COPY_BANDWIDTH = 4.3e12  # bytes per second of a copy on an H200; see docs/measurements.md
-TensorProgram = Callable[..., Tensor]
-GpuInputMaker = Callable[[torch.dtype], "tuple[Tensor | int, ...]"]
-
-
-@dataclass(frozen=True)
-class GpuWorkload:
-    """A program, its inputs, and the minimum traffic of its forward and backward.
-
-    The traffic is in tensors of the first input's bytes. `is_random` results depend on random
-    numbers.
-    """
-
-    name: str
-    program: TensorProgram
-    make: GpuInputMaker
-    forward: float
-    backward: float = 0.0
-    is_random: bool = False
+NamedWorkload = TypeVar("NamedWorkload", GpuWorkload, GpuModule)
 
 
 @dataclass(frozen=True)
@@ -53,67 +39,6 @@ class Timing:
     error: float
 
 
-def leaf_input(*shape: int) -> GpuInputMaker:
-    return lambda dtype: (torch.randn(shape, device="cuda").to(dtype).requires_grad_(),)
-
-
-def norm_inputs(vectors: int) -> GpuInputMaker:
-    def make(dtype: torch.dtype) -> tuple[Tensor | int, ...]:
-        shape = (64, 128, 1024)
-        x, residual = (torch.randn(shape, device="cuda").to(dtype) for _ in range(2))
-        rest = [torch.randn(1024, device="cuda").to(dtype) for _ in range(vectors)]
-        return tuple(t.requires_grad_() for t in (x, rest[0], residual, *rest[1:]))
-
-    return make
-
-
-def logits_and_labels(dtype: torch.dtype) -> tuple[Tensor | int, ...]:
-    logits = torch.randn(8192, 32000, device="cuda").to(dtype).requires_grad_()
-    return logits, torch.randint(32000, (8192,), device="cuda")
-
-
-def stacked_inputs(dtype: torch.dtype) -> tuple[Tensor | int, ...]:
-    x = torch.rand(16 * 1024 * 256, device="cuda").to(dtype)
-    weight, bias = torch.randn(1, 256, device="cuda").to(dtype), torch.randn(1, device="cuda")
-    return x, weight, bias.to(dtype), 1024
-
-
-def heads_inputs(dtype: torch.dtype) -> tuple[Tensor | int, ...]:
-    return torch.randn(768, 128, 64, device="cuda").to(dtype), 12
-
-
-def two_matrices(dtype: torch.dtype) -> tuple[Tensor | int, ...]:
-    return tuple(torch.randn(4096, 4096, device="cuda").to(dtype) for _ in range(2))
-
-
-def wide_rows(dtype: torch.dtype) -> tuple[Tensor | int, ...]:
-    return torch.randn(8192, 3072, device="cuda").to(dtype), 64
-
-
-def transpose(x: Tensor) -> Tensor:
-    return (x.t() * 2).contiguous()
-
-
-def without_grad(make: GpuInputMaker) -> GpuInputMaker:
-    return lambda dtype: tuple(t.detach() if isinstance(t, Tensor) else t for t in make(dtype))
-
-
-WORKLOADS = (
-    GpuWorkload("combined", programs.combined_weights, stacked_inputs, 1),
-    GpuWorkload("split_stack", programs.split_stack_weights, stacked_inputs, 1),
-    GpuWorkload("complex_activation", programs.complex_activation, two_matrices, 3),
-    GpuWorkload("norm_composite", programs.composite, norm_inputs(3), 3, 5, is_random=True),
-    GpuWorkload("norm_primitive", programs.primitive, norm_inputs(3), 3, 5, is_random=True),
-    GpuWorkload("norm_rms", programs.rms, norm_inputs(2), 3, 5, is_random=True),
-    GpuWorkload("norm_keep_all", programs.composite_keep_all, norm_inputs(3), 3, 5),
-    GpuWorkload("gelu_bookends", programs.gelu_bookends, wide_rows, 2),
-    GpuWorkload("softmax", programs.softmax, leaf_input(8192, 3072), 2, 3),
-    GpuWorkload("cross_entropy", F.cross_entropy, logits_and_labels, 1, 2),
-    GpuWorkload("heads_to_rows", programs.heads_to_rows, heads_inputs, 2),
-    GpuWorkload("transpose", transpose, without_grad(leaf_input(4096, 4096)), 2),
-)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -121,18 +46,54 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="write the timings to this file")
     parser.add_argument("--no-inductor", action="store_true")
+    parser.add_argument(
+        "--jobs", type=int, default=0, help="processes that first fill the caches of code"
+    )
     options = parser.parse_args()
+    if options.jobs:
+        fill_caches(options.jobs, options.only.split(","))
     torch.cuda.set_stream(torch.cuda.Stream())  # the default stream cannot be captured
     # the timed backward runs many times on the same saved tensors
     torch._functorch.config.donated_buffer = False
-    print(f"{'kernel time in us':34}{'floor':>7}{'ours':>7} share  peers/ours    call times in us")
+    print(torch.cuda.get_device_name())
+    for power in (24, 26, 28, 30):
+        moved = 2 * (1 << power)
+        print(f"a copy of 2**{power} bytes: {moved / copy_time(moved) / 1e6:.2f} TB/s")
+    print(f"{'kernel time in us':34}{'copy':>7}{'ours':>7} share  peers/ours    call times in us")
     times = []
-    for workload in WORKLOADS:
-        if any(part in workload.name for part in options.only.split(",")):
-            for dtype in (torch.float32, torch.bfloat16):
-                times += run(workload, dtype, inductor=not options.no_inductor)
+    for workload in select(WORKLOADS, options.only):
+        for dtype in workload.dtypes:
+            times += run(workload, dtype, inductor=not options.no_inductor)
+    for module in select(MODULES, options.only):
+        times.append(run_module(module, torch.bfloat16, inductor=not options.no_inductor))
     if options.json is not None:
         options.json.write_text(json.dumps([asdict(t) for t in times], indent=1))
+
+
+def select(workloads: Sequence[NamedWorkload], only: str) -> list[NamedWorkload]:
+    """Return the workloads whose names have one of the parts."""
+    return [w for w in workloads if any(part in w.name for part in only.split(","))]
+
+
+def fill_caches(jobs: int, parts: Sequence[str]) -> None:
+    """Run every workload once, in processes beside each other, which leave code on disk."""
+    every = [*(w.name for w in WORKLOADS), *(m.name for m in MODULES)]
+    names = [name for name in every if any(part in name for part in parts)]
+
+    def fill(name: str) -> None:
+        command = [sys.executable, "-m", "benchmarks.gpu", "--only", name]
+        subprocess.run(command, capture_output=True, check=False)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(fill, names))
+
+
+@functools.cache
+def copy_time(traffic: int) -> float:
+    """Return the microseconds of a copy that reads and writes so many bytes in all."""
+    source = torch.empty(traffic // 2, dtype=torch.uint8, device="cuda").random_()
+    target = torch.empty_like(source)
+    return time_graph_replay(lambda: target.copy_(source))
 
 
 def run(workload: GpuWorkload, dtype: torch.dtype, *, inductor: bool) -> list[Timing]:
@@ -140,12 +101,7 @@ def run(workload: GpuWorkload, dtype: torch.dtype, *, inductor: bool) -> list[Ti
     torch._dynamo.reset()
     torch.manual_seed(0)
     inputs = workload.make(dtype)
-    peers: dict[str, TensorProgram] = {
-        "ours": tofuse.compile(workload.program),
-        "eager": workload.program,
-    }
-    if inductor:
-        peers["inductor"] = torch.compile(workload.program)
+    peers = make_peers(workload.program, inductor)
     error = 0.0 if workload.is_random else check(workload, peers["ours"], inputs)
     first = inputs[0]
     assert isinstance(first, Tensor)
@@ -158,15 +114,40 @@ def run(workload: GpuWorkload, dtype: torch.dtype, *, inductor: bool) -> list[Ti
         if part != "forward" and not workload.backward:
             continue
         traffic = first.nbytes * (tensors_moved or workload.forward + workload.backward)
-        floor = 1e6 * traffic / COPY_BANDWIDTH
         steps = {name: make_step(peer, inputs, part) for name, peer in peers.items()}
         kernels = {name: time_graph_replay(step) for name, step in steps.items()}
         calls = {name: median_us(step) for name, step in steps.items()}
         name = str(dtype).removeprefix("torch.")
-        timing = Timing(workload.name, name, part, floor, kernels, calls, error)
-        timings.append(timing)
-        print_timing(timing)
+        floor = copy_time(int(traffic))
+        timings.append(Timing(workload.name, name, part, floor, kernels, calls, error))
+        print_timing(timings[-1])
     return timings
+
+
+def run_module(module: GpuModule, dtype: torch.dtype, *, inductor: bool) -> Timing:
+    """Time a module's training step."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    program, inputs = module.make(dtype)
+    assert isinstance(program, torch.nn.Module)
+    leaves = [*program.parameters(), *(x for x in inputs if isinstance(x, Tensor))]
+    leaves = [x for x in leaves if x.requires_grad]
+    gradient = torch.randn_like(program(*inputs))
+
+    def make(peer: TensorProgram) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(peer(*inputs), leaves, gradient)
+
+    steps = {name: make(peer) for name, peer in make_peers(program, inductor).items()}
+    kernels = {name: time_graph_replay(step) for name, step in steps.items()}
+    calls = {name: median_us(step) for name, step in steps.items()}
+    timing = Timing(module.name, str(dtype).removeprefix("torch."), "step", 0, kernels, calls, 0)
+    print_timing(timing)
+    return timing
+
+
+def make_peers(program: TensorProgram, inductor: bool) -> dict[str, TensorProgram]:
+    peers = {"ours": tofuse.compile(program), "eager": program}
+    return peers | ({"inductor": torch.compile(program)} if inductor else {})
 
 
 def print_timing(t: Timing) -> None:

@@ -39,7 +39,7 @@ def outcome(fn, args, kwargs, seed=0):
     sources = [t for t in tensors(outputs) if t.requires_grad]
     grads: tuple[torch.Tensor, ...] = ()
     if sources and leaves:
-        weights = [torch.linspace(-1, 1, t.numel()).reshape(t.shape).to(t.dtype) for t in sources]
+        weights = [torch.linspace(-1, 1, t.numel()).reshape(t.shape).to(t) for t in sources]
         grads = torch.autograd.grad(sources, leaves, weights, allow_unused=True)
     return outputs, grads, args
 
