@@ -19,6 +19,8 @@ PACKAGE = Path(__file__).parent  # the folder of tofuse's source
 Option = Union[bool, str, float, None, Path, tuple[str, ...]]  # noqa: UP007  (evaluated at run time)
 # For developers: private names of torch to do without, as if it lacked them (TOFUSE_WITHOUT).
 ABSENT_TORCH_NAMES = frozenset(os.environ.get("TOFUSE_WITHOUT", "").split(","))
+# As in torch: each launch on a GPU is waited for, so that errors come from the launch they are of.
+CUDA_LAUNCH_BLOCKING = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
 STAGES = ("definition", "graph", "regions", "loops", "source", "plan")
 
 

@@ -324,6 +324,8 @@ LIMITS: Mapping[str, str] = {
     "backends/llvm/matmul/pack.py:WIDTH": "two registers",
     "backends/llvm/matmul/microkernel.py:A": "flags",
     "backends/llvm/random.py:KEY_WORDS": "round keys of Philox",
+    "backends/triton/emit.py:SEED_NUMBERS": "parameters of a seed",
+    "backends/triton/half_math.py:": "coefficients and constants of formulas",
     "backends/triton/index_space.py:MAX_INT32_INDEX": "overflow",
     "capture/dynamo/specialize_sizes.py:MAX_": "bounds of programs and of memory",
     "capture/joint/mincut.py:INFINITE": "a capacity",

@@ -16,7 +16,10 @@ from tofuse.ir.tile import TileProgram
 
 
 def run_tiles(
-    program: TileProgram, buffers: Mapping[str, torch.Tensor], sizes: Mapping[str, int]
+    program: TileProgram,
+    buffers: Mapping[str, torch.Tensor],
+    sizes: Mapping[str, int],
+    exact: bool = True,
 ) -> Buffers:
     """Run the launches and return their outputs; raise IndexError if a kernel reports one."""
     kernel = program.kernel
@@ -27,7 +30,7 @@ def run_tiles(
             (evaluate(w.elements, sizes) * w.dtype.itemsize,), PATTERN, dtype=torch.uint8
         )
         memory[w.name] = raw.view(torch.int8 if w.dtype.value == "b1" else TORCH_DTYPES[w.dtype])
-    kernels = jit_functions(emit(program, exact=True))
+    kernels = jit_functions(emit(program, exact=exact))
     kernels["libdevice"] = _Libdevice()  # type: ignore[assignment]
     flag = torch.zeros(1, dtype=torch.int32)
     for k, nest in enumerate(program.nests):
@@ -44,7 +47,8 @@ def run_tiles(
                 words.append(sizes[name])
             else:
                 buffer, _, word = name.rpartition("_")
-                words.append(memory[buffer][int(word)].item())
+                is_address = buffer in kernel.seeds and int(word) == 2
+                words.append(0 if is_address else memory[buffer][int(word)].item())
         count = nest.instance_count(sizes)
         if count:
             kernels[f"k{k}"][(count,)](*words)  # type: ignore[index]  # Triton's way to launch
@@ -71,6 +75,17 @@ def _store_with_bool_mask(
 
 _masked_store = interpreter.interpreter_builder.create_masked_store
 interpreter.interpreter_builder.create_masked_store = _store_with_bool_mask
+
+
+def _fused(
+    x: interpreter.TensorHandle, y: interpreter.TensorHandle, z: interpreter.TensorHandle
+) -> interpreter.TensorHandle:
+    """Multiply and add with one rounding, as on a GPU; the interpreter rounds the product."""
+    exact = x.data.astype(np.float64) * y.data.astype(np.float64) + z.data.astype(np.float64)
+    return interpreter.TensorHandle(exact.astype(z.data.dtype), z.dtype.scalar)
+
+
+interpreter.interpreter_builder.create_fma = _fused
 
 _BYTES = {
     torch.bool: torch.int8,

@@ -91,18 +91,35 @@ MAX_OVERLAPPED_STATEMENTS = 3 * MAX_STATEMENTS  # of the body after the unroll f
 
 # -- schedule, on a GPU --------------------------------------------------------------------------
 MAX_LAUNCHES = 8  # of one kernel: not measured
-POINTWISE_BLOCK = 1024  # elements, two 16-byte accesses of floats a thread: not measured
+POINTWISE_BLOCK = 1024  # elements of an instance: "GPU kernels"
+POINTWISE_BYTES = 32  # of a tensor that a thread accesses, twice 16: "GPU kernels"
 GPU_TRANSPOSE_TILE = 64  # side of a tile read along one axis, written along another: not measured
-MAX_ROW_TILE = 2048  # elements of a tile of several rows: "H200"
-MAX_COLUMNS = 64  # contiguous, that a program instance reduces: "H200"
-MIN_COLUMNS = 8  # 32 bytes of floats, the unit of an access: "H200"
-REGISTER_TILE = 16384  # elements of a row that is held in registers: "H200"
-REGISTER_ROW = 32768  # the same for 4-byte elements; shorter types reload from L2: "H200"
-LOOP_BLOCK = 8192  # elements of a block in a loop over a row: "H200"
+MAX_ROW_TILE = 2048  # elements of a tile of several rows: "GPU kernels"
+MAX_COLUMNS = 64  # contiguous, that a program instance reduces: "GPU kernels"
+MIN_COLUMNS = 8  # 32 bytes of floats, the unit of an access: "GPU kernels"
+REGISTER_TILE = 16384  # elements of a row that is held in registers: "GPU kernels"
+REGISTER_ROW = 32768  # the same for 4-byte elements; shorter types reload from L2: "GPU kernels"
+HALF_ROW = 8192  # the same for shorter elements: "GPU kernels"
+UNALIGNED_ROW = 1 << 16  # the same if rows are not aligned and have few results: "GPU kernels"
+ACCESS_BYTES = 16  # of the widest access of a thread: not measured
+ROW_ELEMENTS_PER_WARP = 256  # of a block in a loop over a row: "GPU kernels"
+LOOP_BLOCK = 8192  # elements of a block in a loop over a row: "GPU kernels"
 LOOP_BLOCK_BESIDE_WHOLE = 1024  # the same beside whole rows in registers: not measured
+MIN_WIDE_COLUMN_SUM = 1 << 22  # elements whose sums take wide columns, split by rows: not measured
 MIN_SPLIT = 1 << 16  # elements of a reduction that program instances share: not measured
-SPLITS_PER_SM = 2  # program instances that share a reduction: "H200"
-SPLITS_PER_SM_BESIDE_WHOLE = 4  # the same with whole rows in registers: "H200"
+SPLITS_PER_SM = 2  # program instances that share a reduction: "GPU kernels"
+SPLITS_PER_SM_BESIDE_WHOLE = 4  # the same with whole rows in registers: "GPU kernels"
+SM_ELEMENTS_BESIDE_WHOLE = 4096  # of whole rows in all instances of a multiprocessor: "GPU kernels"
+MIN_ROWS_OF_SPLIT = 4  # that an instance reduces, since it stores partial results: not measured
+MAX_STAGES = 3  # iterations of such a loop in flight: "GPU kernels"
+ELEMENTS_PER_WARP = 512  # of a whole row that such a loop accumulates: "GPU kernels"
+MAX_SPLIT_WARPS = 16  # of an instance of such a loop: "GPU kernels"
+ELEMENTS_PER_WARP_OF_RESULT = 2048  # of rows that end in one result: "GPU kernels"
+INSTANCES_PER_SM = 32  # that a multiprocessor holds: not measured
+WARPS_PER_SM = 64  # that a multiprocessor holds, where registers allow: not measured
+ACCUMULATOR_BYTES = 1 << 17  # of whole rows in an instance, half of the registers: "GPU kernels"
+
+MAX_MERGED_SUMS = 4  # of one reduction, each of which keeps a tile in registers: not measured
 
 # -- backends ------------------------------------------------------------------------------------
 MAX_SEGMENTS = 6  # of one loop, each with code of its own: not measured

@@ -217,6 +217,11 @@ class Lowering:
         (value,) = self._append(target, args, keyword, [(shape, dtype.ir)], attrs)
         return Node(value, dtype, scalar=scalar)
 
+    def draw_seed(self) -> Node:
+        """Append a call that draws two words from the default generator of the device."""
+        args = () if self.device == "cpu" else (torch.device(self.device),)
+        return self.call(SEED, args, (2,), DataType.Int)
+
     def call_results(
         self,
         target: str,

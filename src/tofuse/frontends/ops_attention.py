@@ -16,7 +16,7 @@ from tofuse.frontends.elementwise_table import (
     of_rank,
 )
 from tofuse.frontends.items import Item, Node, Number, OperandLike, RngState, Rule, is_constant
-from tofuse.frontends.lowering import SEED, Lowering
+from tofuse.frontends.lowering import Lowering
 from tofuse.frontends.ops_factory import rng_state, standard_uniform
 from tofuse.frontends.ops_index import select
 from tofuse.frontends.ops_matmul import matmul
@@ -90,7 +90,7 @@ def sdpfa_fwd(
         return low.call_results(f"aten.{FLASH}.default", args, results, (0, 1), **keyword) + seed
     weights, logsumexp = _softmax(low, _scores(low, q, k, options, added))
     if options.has_dropout:
-        words = low.call(SEED, (), (2,), DataType.Int)
+        words = low.draw_seed()
         seed = [select(low, words, word, 0) for word in range(2)]
         kept = _kept(low, RngState(words), weights, options.dropout_p)
         weights = _dropped(low, weights, kept, options.dropout_p)

@@ -11,7 +11,7 @@ import torch
 from tofuse.frontends.datatypes import DataType, datatype
 from tofuse.frontends.elementwise_table import elementwise, elementwise_node
 from tofuse.frontends.items import Item, Node, Number, OperandLike, RngState, Rule, Shape
-from tofuse.frontends.lowering import SEED, Lowering
+from tofuse.frontends.lowering import Lowering
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Attr, Scalar, Value
 from tofuse.ir.types import DType, TensorType
@@ -178,7 +178,7 @@ def rng_state(low: Lowering, seed: OperandLike | None, offset: OperandLike | Non
         raise low.error("rng_seed and rng_offset must be given together")
     if seed is None or offset is None:
         if low.default_rng is None:
-            low.default_rng = RngState(low.call(SEED, (), (2,), DataType.Int))
+            low.default_rng = RngState(low.draw_seed())
         return low.default_rng
     given = [low.operand(x) for x in (seed, offset)]
     fixed = [x.value for x in given if isinstance(x, Number) and isinstance(x.value, int)]

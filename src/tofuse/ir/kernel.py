@@ -184,7 +184,8 @@ class Gather(Statement):
 class Compute(Statement):
     """An elementwise op of `ops.table` on values and constants.
 
-    The arguments have `operand_dtype`, the result has `dtype`.
+    The arguments have `operand_dtype`, the result has `dtype`. `rounds_to` is the half-precision
+    type of the result in the graph: an error well below that rounding is allowed.
     """
 
     name: str
@@ -192,6 +193,7 @@ class Compute(Statement):
     args: tuple[Arg, ...]
     dtype: DType
     operand_dtype: DType
+    rounds_to: DType | None = None
 
     def map(self, f: StatementMap) -> Compute:
         return replace(self, args=tuple(map(f.arg, self.args)))
@@ -293,6 +295,11 @@ class Kernel:
     def extent(self, axis: str) -> Dim:
         return self.extents[axis]
 
+    @cached_property
+    def seeds(self) -> frozenset[str]:
+        """The buffers that hold the seeds of random numbers."""
+        return frozenset(s.seed for s in self.body if isinstance(s, Uniform))
+
     def __repr__(self) -> str:
         """Return the text of a kernel, which `parse_kernel` accepts."""
         buffers = ", ".join(f"{b.name}: {b.role} {b.dtype.value}" for b in self.buffers)
@@ -360,7 +367,8 @@ def show_stmt(stmt: Stmt) -> str:
             right = f"gather {wrap}{stmt.buffer}{at} below {stmt.extent}{guard}"
         case Compute():
             args = " ".join(map(str, stmt.args))
-            right = f"{stmt.op} {args} of {stmt.operand_dtype.value}"
+            rounds = "" if stmt.rounds_to is None else f" to {stmt.rounds_to.value}"
+            right = f"{stmt.op} {args} of {stmt.operand_dtype.value}{rounds}"
         case Iota():
             right = f"iota [{stmt.index!r}]"
         case InRange():

@@ -126,7 +126,12 @@ class _Parser:
                 while not line.skip("of"):
                     args.append(self.arg(line))
                 return Compute(
-                    name, op, tuple(args), operand_dtype=line.dtype(), dtype=_dtype(line)
+                    name,
+                    op,
+                    tuple(args),
+                    operand_dtype=line.dtype(),
+                    rounds_to=line.dtype() if line.skip("to") else None,
+                    dtype=_dtype(line),
                 )
 
     def index(self, line: LineReader) -> AffineExpr:

@@ -28,15 +28,20 @@ class Tile:
 
 @dataclass(frozen=True)
 class Tiling:
-    """The tiles (the contiguous one last), warps per program instance, and splits of the loop."""
+    """The tiles (the contiguous one last), warps per program instance, and splits of the loop.
+
+    `stages` is how many iterations of the loop load their operands ahead.
+    """
 
     tiles: tuple[Tile, ...]
     warps: int
     splits: int = 1
+    stages: int = 1
 
     def __repr__(self) -> str:
         parts = [*map(repr, self.tiles), f"warps {self.warps}"]
-        return "; ".join(parts + ([f"splits {self.splits}"] if self.splits > 1 else []))
+        parts += [f"splits {self.splits}"] if self.splits > 1 else []
+        return "; ".join(parts + ([f"stages {self.stages}"] if self.stages > 1 else []))
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,14 @@ class GpuTarget:
 
     multiprocessors: int = 132
     capability: int = 90
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a multiprocessor (CUDA programming guide, "Compute Capabilities")."""
+        return 1024 * _SHARED_KILOBYTES.get(self.capability, 100)
+
+
+_SHARED_KILOBYTES = {80: 164, 87: 164, 90: 228, 100: 228, 103: 228}
 
 
 @dataclass(frozen=True)

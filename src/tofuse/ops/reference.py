@@ -112,9 +112,26 @@ def _with_strides(tensor: Tensor, value: Value, sizes: Sizes) -> Tensor:
     return result.copy_(tensor)
 
 
-def draw_seed() -> Tensor:
-    """Return two random 64-bit words from torch's CPU generator: the result of `tofuse::seed`."""
-    return torch.empty(2, dtype=torch.int64).random_()
+OFFSET_STEP = 4  # numbers of a GPU's generator that a seed takes: its unit
+SEED_MASK = 0x746F66757365  # keeps our numbers apart from those of torch's own kernels
+
+
+def draw_seed(device: torch.device | None = None) -> Tensor:
+    """Return two random 64-bit words from a device's default generator: `tofuse::seed`.
+
+    For a GPU they are its generator's seed and offset, in CPU memory. While its stream is captured
+    they are drawn on the GPU, so that each replay of the graph draws others.
+    """
+    if device is None or device.type != "cuda":
+        return torch.empty(2, dtype=torch.int64).random_()
+    if torch.cuda.is_current_stream_capturing():
+        return torch.empty(2, dtype=torch.int64, device=device).random_()
+    index = torch.cuda.current_device() if device.index is None else device.index
+    generator = torch.cuda.default_generators[index]
+    offset = generator.get_offset()
+    generator.set_offset(offset + OFFSET_STEP)
+    seed = (generator.initial_seed() ^ SEED_MASK) % (1 << 64)
+    return torch.tensor([seed - (seed >> 63 << 64), offset // OFFSET_STEP])
 
 
 def resolve_operator(target: str) -> Callable[..., object]:

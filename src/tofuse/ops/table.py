@@ -54,6 +54,9 @@ def _rows(pattern: Pattern, arity: int, cost: float, names: str) -> dict[str, Op
 
 _E = Pattern.ELEMENTWISE
 
+# Functions that have a cheaper form where the result is rounded to half precision.
+ELEMENTARY = frozenset(("sin", "cos", "exp", "tanh", "erf", "sigmoid"))
+
 # Elementwise ops take tensors of the result's shape (broadcasting is explicit) or scalars, all of
 # one dtype. Exceptions: convert; comparisons and is* tests (any -> bool); where (bool, T, T).
 TESTS = _rows(_E, 1, 1, "logical_not isnan isinf")

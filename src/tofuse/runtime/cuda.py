@@ -8,10 +8,12 @@ import functools
 import struct
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
+from tofuse.config import CUDA_LAUNCH_BLOCKING
 from tofuse.errors import CompileError, IndexOutOfRangeError, TofuseWarning
 from tofuse.ir.dims import Dim, evaluate, symbols_of
 from tofuse.ir.tile import GpuBinary, TileNest, TileProgram
@@ -28,11 +30,16 @@ DEFAULT_SHARED_BYTES = 48 * 1024  # a kernel with more needs an attribute set
 LAUNCH_PARAM_KEYS = (1, 2)  # CU_LAUNCH_PARAM_BUFFER_POINTER and _BUFFER_SIZE
 ALIGNMENT = 256
 MAX_SIZES = 64  # for which a launcher keeps the offsets of its workspaces
+SEED_WORDS = 2
+RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for all GPUs
 
 
 class CudaLauncher:
-    """A tile program that can be called with its buffers' addresses, then its size symbols."""
+    """A tile program that can be called with its buffers' addresses, then its size symbols.
+
+    A seed at a negative address is in GPU memory; others are in CPU memory.
+    """
 
     def __init__(
         self,
@@ -48,6 +55,9 @@ class CudaLauncher:
         }
         self.symbols, self.first_symbol = kernel.symbols, len(kernel.buffers)
         self.dtypes = {b.name: b.dtype for b in kernel.buffers}
+        hosts = [(k, b.name) for k, b in enumerate(kernel.buffers) if b.role == "host"]
+        self.host_seeds = tuple(k for k, name in hosts if name in kernel.seeds)
+        self.seeds = frozenset(name for _, name in hosts if name in kernel.seeds)
         self.workspaces: list[tuple[str, Dim]] = [
             (w.name, w.elements * w.dtype.itemsize) for w in program.workspaces
         ]
@@ -69,7 +79,8 @@ class CudaLauncher:
                 return self(*words)
         stream = get_stream(self.device)
         if self.needs_no_packing:
-            return self.launches[0].launch(words, words, stream)
+            self.launches[0].launch(words, words, stream)
+            return synchronize() if CUDA_LAUNCH_BLOCKING else None
         offsets, total = self.workspace_offsets(*words[self.first_symbol :])
         workspace: torch.Tensor | None = None  # keeps the memory allocated
         base = 0
@@ -78,7 +89,7 @@ class CudaLauncher:
             base = workspace.data_ptr()
         for launch in self.launches:
             launch.launch(launch.pack(words, base, offsets), words, stream)
-        return None
+        return synchronize() if CUDA_LAUNCH_BLOCKING else None
 
     def _workspace_offsets(self, *sizes: int) -> tuple[dict[str, int], int]:
         """Return the byte offset of each workspace, and the bytes of all."""
@@ -135,7 +146,7 @@ class _NestLauncher:
         """Return handle, threads and shared bytes of the code for arguments divisible by 16."""
         if divisible not in self.functions:
             binary = self.compile_binary(self.number, (*divisible, True, False))
-            with torch.cuda.device(self.owner.device):
+            with torch.cuda.device(self.owner.device), _allowed_in_capture():
                 handle = _load_function(binary)
             self.functions[divisible] = (handle, binary.threads, binary.shared)
         return self.functions[divisible]
@@ -151,7 +162,10 @@ class _NestLauncher:
             else:
                 buffer, _, k = name.rpartition("_")
                 address = words[self.owner.words[buffer]]
-                packed.append(_host_scalar_bits(address, int(k), self.owner.dtypes[buffer]))
+                if buffer in self.owner.seeds:
+                    packed.append(_seed_bits(address, int(k)))
+                else:
+                    packed.append(_host_scalar_bits(address, int(k), self.owner.dtypes[buffer]))
         return tuple(packed)
 
     def launch(self, packed: tuple[int, ...], words: tuple[int, ...], stream: int) -> None:
@@ -225,7 +239,7 @@ def _load_function(binary: GpuBinary) -> int:
     """Load a binary in the current context and return its function; raise CompileError if that
     fails."""
     driver = _driver()
-    torch.cuda.synchronize()  # creates the context, if there is none
+    _create_context()
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     status = driver.cuModuleLoadData(ctypes.byref(module), binary.code)
     if not status:
@@ -237,10 +251,37 @@ def _load_function(binary: GpuBinary) -> int:
     return function.value
 
 
+def _create_context() -> None:
+    """Create this thread's CUDA context if there is none; while it captures, there is one."""
+    if not torch.cuda.is_current_stream_capturing():
+        torch.cuda.synchronize()
+
+
+@contextmanager
+def _allowed_in_capture() -> Iterator[None]:
+    """Let this thread load code and allocate while a stream is captured, as torch does."""
+    mode = ctypes.c_int(RELAXED)
+    _driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        _driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+
+
 def _error_message(status: int) -> str:
     text = ctypes.c_char_p()
     _driver().cuGetErrorString(status, ctypes.byref(text))
     return (text.value or b"unknown").decode()
+
+
+def _seed_bits(address: int, k: int) -> int:
+    """Return number `k` of a seed: its words, then the address of words in GPU memory, or 0.
+
+    `address` is negative if the words are there.
+    """
+    if k == SEED_WORDS:
+        return max(0, -address)
+    return 0 if address < 0 else _host_scalar_bits(address, k, DType.I64)
 
 
 def _host_scalar_bits(address: int, k: int, dtype: DType) -> int:
@@ -264,9 +305,10 @@ def _pinned_flag() -> ctypes.c_int32:
     """Return the word of pinned memory where a kernel that finds a bad index stores its number."""
     global _flag
     if ctypes.addressof(_flag) == _UNPINNED_ADDRESS:
-        torch.cuda.synchronize()  # creates the context, if there is none
+        _create_context()
         place = ctypes.c_void_p()
-        status = _driver().cuMemHostAlloc(ctypes.byref(place), ctypes.c_size_t(64), PORTABLE)
+        with _allowed_in_capture():
+            status = _driver().cuMemHostAlloc(ctypes.byref(place), ctypes.c_size_t(64), PORTABLE)
         if status or place.value is None:
             raise CompileError(f"CUDA error {status}: {_error_message(status)}")
         ctypes.memset(place, 0, 64)

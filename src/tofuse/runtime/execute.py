@@ -69,6 +69,7 @@ def load_plan(
         check_shape=check_shape,
         with_memory=with_memory,
         address=address,
+        seed_address=seed_address,
         references=getrefcount,
         is_shared=is_shared,
         launch_traced=_launch_traced,
@@ -87,16 +88,29 @@ def load_plan(
     namespace["is_profiling"] = profiler_state
     if clock is not None:
         namespace |= {"now": now, "record": clock.record}
-    source, bound = plan_source(plan, timed=clock is not None)
+    source, bound = plan_source(plan, timed=clock is not None, seeds=_gpu_seeds(plan, kernels))
     namespace |= {f"constant{k}": torch_constant(x) for k, x in enumerate(bound)}
     exec(compile(source, f"<tofuse {plan.name}>", "exec"), namespace)
     return namespace["run"]  # type: ignore[return-value]  # what `source` defines
 
 
-def plan_source(plan: Plan, timed: bool = False) -> tuple[str, list[CallArgument]]:
+def _gpu_seeds(
+    plan: Plan, kernels: Sequence[Launcher | CudaLauncher | GemmLauncher]
+) -> frozenset[str]:
+    """Return the tensors that GPU kernels take seeds from."""
+    found = set[str]()
+    for step in plan.steps:
+        if isinstance(step, Launch) and isinstance(kernel := kernels[step.kernel], CudaLauncher):
+            found |= {step.tensors[k].tensor for k in kernel.host_seeds}
+    return frozenset(found)
+
+
+def plan_source(
+    plan: Plan, timed: bool = False, seeds: frozenset[str] = frozenset()
+) -> tuple[str, list[CallArgument]]:
     """Return the Python text of a plan, and the arguments that it reads as `constant<k>`.
 
-    `timed` adds calls of `record(step, begin, end)`.
+    `timed` adds calls of `record(step, begin, end)`; `seeds` are the seeds of GPU kernels.
     """
     bound: list[CallArgument] = []
     names = [p.name for p in plan.parameters]
@@ -115,7 +129,9 @@ def plan_source(plan: Plan, timed: bool = False) -> tuple[str, list[CallArgument
         lines.append(f"if {held}: {name} = {name}.clone()")
     foreign = _foreign_tensors(plan)
     for p in plan.parameters:
-        if p.name in foreign:
+        if p.name in seeds:
+            lines.append(f"{p.name}_at = seed_address({p.name})")
+        elif p.name in foreign:
             lines += _location_source(p.name, p.mutated)
     groups = launches_by_group(plan)
     returned = frozenset(plan.results)
@@ -130,6 +146,9 @@ def plan_source(plan: Plan, timed: bool = False) -> tuple[str, list[CallArgument
             if timed and isinstance(step, (Launch, Call)):
                 source = ["begin = now()", *source, f"record({k}, begin, now())"]
             lines += source
+            if isinstance(step, Call):
+                seen = seeds.intersection(step.results)
+                lines += [f"{name}_at = seed_address({name})" for name in sorted(seen)]
     if copies_back:
         copy = "old.data_ptr() == new.data_ptr() or old.copy_(new)"
         lines.append(f"for old, new in restrided: {copy}")
@@ -340,6 +359,11 @@ def address(t: torch.Tensor) -> int:
     storage = t.untyped_storage()
     offset = int(t.storage_offset()) * t.element_size()
     return storage.data_ptr() + offset if offset < storage.nbytes() else SPARE.data_ptr()
+
+
+def seed_address(t: torch.Tensor) -> int:
+    """Return the address of a seed of a GPU kernel, negative if it is in GPU memory."""
+    return -t.data_ptr() if t.is_cuda else t.data_ptr()
 
 
 def _has_memory(t: torch.Tensor) -> bool:

@@ -19,7 +19,12 @@ from tofuse.ir.tile import (
 from tofuse.schedule.backward_slice import backward_slice
 from tofuse.schedule.choose_tiling import DEFAULT_LIMITS, TilingLimits, choose_tiling
 from tofuse.schedule.schedule_legality import Unschedulable
-from tofuse.schedule.split_launches import reduces_over, runs_once, split_launches
+from tofuse.schedule.split_launches import (
+    reduces_over,
+    runs_once,
+    separate_reductions,
+    split_launches,
+)
 
 
 def build_tiles(
@@ -33,7 +38,15 @@ def build_tiles(
         k = pending.pop(0)
         if len(nests) >= MAX_LAUNCHES:
             raise Unschedulable(Rule.TOO_MANY_LAUNCHES(MAX_LAUNCHES))
-        tiling = choose_tiling(k, target, limits)
+        try:
+            tiling = choose_tiling(k, target, limits)
+        except Unschedulable:
+            separated = separate_reductions(k, len(workspaces))
+            if separated is None:
+                raise
+            workspaces += separated.workspaces
+            pending = [separated.first, *separated.rest, *pending]
+            continue
         split_tile = next((t for t in tiling.tiles if t.role == "split"), None)
         if split_tile is None:
             nests.append(TileNest(k, tiling, _tile_loops(k, tiling.tiles)))

@@ -5,19 +5,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tofuse.cost.thresholds import (
+    ACCESS_BYTES,
+    ACCUMULATOR_BYTES,
+    ELEMENTS_PER_WARP,
+    ELEMENTS_PER_WARP_OF_RESULT,
     GPU_TRANSPOSE_TILE,
+    HALF_ROW,
+    INSTANCES_PER_SM,
     LOOP_BLOCK,
     LOOP_BLOCK_BESIDE_WHOLE,
     MAX_COLUMNS,
     MAX_ROW_TILE,
+    MAX_SPLIT_WARPS,
+    MAX_STAGES,
     MIN_COLUMNS,
+    MIN_ROWS_OF_SPLIT,
     MIN_SPLIT,
+    MIN_WIDE_COLUMN_SUM,
     POINTWISE_BLOCK,
+    POINTWISE_BYTES,
     REGISTER_ROW,
     REGISTER_TILE,
+    ROW_ELEMENTS_PER_WARP,
+    SM_ELEMENTS_BESIDE_WHOLE,
     SPLITS_PER_SM,
     SPLITS_PER_SM_BESIDE_WHOLE,
+    UNALIGNED_ROW,
     UNKNOWN_SIZE,
+    WARPS_PER_SM,
 )
 from tofuse.ir.dims import product, size_hint, static_or
 from tofuse.ir.kernel import (
@@ -42,6 +57,8 @@ class TilingLimits:
 
     register_tile: int = REGISTER_TILE
     register_row: int = REGISTER_ROW
+    half_row: int = HALF_ROW
+    unaligned_row: int = UNALIGNED_ROW
     loop_block: int = LOOP_BLOCK
     loop_block_beside_whole: int = LOOP_BLOCK_BESIDE_WHOLE
     min_split: int = MIN_SPLIT
@@ -129,7 +146,9 @@ def _pointwise_tiling(kernel: Kernel, groups: list[_AxisGroup]) -> Tiling:
     if len(groups) <= 1:
         size = min(POINTWISE_BLOCK, _next_power_of_2(groups[0].extent) if groups else 1)
         tiles = tuple(Tile(g.axes, size, "grid") for g in groups)
-        return Tiling(tiles, max(1, min(4, size // 128)))
+        widest = max((b.dtype.itemsize for b in kernel.buffers if b.role != "host"), default=4)
+        per_thread = max(4, min(16, POINTWISE_BYTES // widest))
+        return Tiling(tiles, max(1, min(4, size // (32 * per_thread))))
     sides = [min(GPU_TRANSPOSE_TILE, _next_power_of_2(g.extent)) for g in groups[-2:]]
     blocks = [1] * (len(groups) - 2) + sides
     tiles = tuple(Tile(g.axes, block, "grid") for g, block in zip(groups, blocks, strict=True))
@@ -150,8 +169,20 @@ def _choose_loop_group(
     tiles = tuple(Tile(g.axes, _next_power_of_2(g.extent), "whole") for g in resident)
     if not all(g.static for g in resident):
         raise Unschedulable(Rule.DYNAMIC_REDUCTIONS())
-    if _max_elements(kernel, tiles) > limits.register_tile:
-        raise Unschedulable(Rule.LARGE_REDUCTIONS(limits.register_tile))
+    value_axes, _ = iteration_axes(kernel)
+    accumulators = sum(
+        r.dtype.itemsize
+        for r in kernel.body
+        if isinstance(r, Reduce) and value_axes[r.name] and not set(r.over).isdisjoint(looped.axes)
+    )
+    if accumulators:
+        limit = min(limits.register_tile, ACCUMULATOR_BYTES // accumulators)
+    else:
+        limit = _max_register_row(kernel, resident[0], limits)
+        if not _has_aligned_rows(kernel, resident[0]):
+            limit = max(limit, limits.unaligned_row)
+    if _max_elements(kernel, tiles) > limit:
+        raise Unschedulable(Rule.LARGE_REDUCTIONS(limit))
     return looped, tiles
 
 
@@ -166,10 +197,13 @@ def _reduction_tiling(
     whole_elements = _max_elements(kernel, whole)
     length = _next_power_of_2(looped.extent)
     columns = rows = 1
+    large = False
     if not whole and not looped.contiguous:
         contiguous = max((g.extent for g in free if g.contiguous), default=1)
         others = product(g.extent for g in free if not g.contiguous)
-        columns = _column_block(contiguous, size_hint(others), target)
+        large = looped.extent * contiguous * size_hint(others) >= MIN_WIDE_COLUMN_SUM
+        instances = 1 if large else target.multiprocessors
+        columns = _column_block(contiguous, size_hint(others), instances)
     if not whole and columns == 1 and looped.static:
         most = _next_power_of_2(max((g.extent for g in free), default=1))
         rows = max(1, min(MAX_ROW_TILE // length, most))
@@ -180,17 +214,21 @@ def _reduction_tiling(
         block = width if (g.contiguous if columns > 1 else last) else 1
         tiles.append(Tile(g.axes, block, "grid"))
         programs *= -(-g.extent // block)
-    few = 2 * programs <= target.multiprocessors
+    few = 2 * programs <= target.multiprocessors * (SPLITS_PER_SM if large else 1)
     if whole:
         most = limits.loop_block_beside_whole // whole_elements
     else:
         most = limits.loop_block // width
     block = max(1, min(length, most))
     blocks = -(-looped.extent // block)
-    role, splits = "loop", 1
+    role, splits, stages, warps = "loop", 1, 1, 0
     if few and looped.extent * whole_elements * width >= limits.min_split and blocks > 1:
-        per_sm = SPLITS_PER_SM_BESIDE_WHOLE if whole else SPLITS_PER_SM
-        role, splits = "split", max(1, min(per_sm * target.multiprocessors // programs, blocks))
+        shared = _SharedLoop(block, SPLITS_PER_SM, blocks)
+        if whole:
+            shared = _share_rows(kernel, looped, whole_elements, block, target)
+        role, block, stages, warps = "split", shared.block, shared.stages, shared.warps
+        splits = shared.per_sm * target.multiprocessors // programs
+        splits = max(1, min(splits, shared.most_splits))
     elif (
         not whole and looped.static and length * width <= _max_register_row(kernel, looped, limits)
     ):
@@ -200,25 +238,99 @@ def _reduction_tiling(
     all_tiles = tuple(sorted(tiles, key=lambda t: contiguous_axis in t.axes))  # it is last
     if sum(t.block > 1 for t in all_tiles) > 4:
         raise Unschedulable(Rule.TOO_MANY_GROUPS())
-    return Tiling(all_tiles, _num_warps(_max_elements(kernel, all_tiles)), splits)
+    elements = _max_elements(kernel, all_tiles)
+    if role == "loop" and not whole and columns == 1:
+        warps = max(_num_warps(elements), min(32, elements // ROW_ELEMENTS_PER_WARP))
+    warps = warps or _num_warps(elements)
+    return Tiling(all_tiles, warps, splits, stages)
+
+
+@dataclass(frozen=True)
+class _SharedLoop:
+    """A loop that program instances share: its block, instances a multiprocessor, and at most.
+
+    `warps` is 0 where the elements of a block decide.
+    """
+
+    block: int
+    per_sm: int
+    most_splits: int
+    stages: int = 1
+    warps: int = 0
+
+
+def _share_rows(
+    kernel: Kernel, looped: _AxisGroup, row_elements: int, block: int, target: GpuTarget
+) -> _SharedLoop:
+    """Return how program instances share a loop over whole rows."""
+    if not _accumulates_rows(kernel, looped):
+        block = max(1, min(_next_power_of_2(looped.extent), MAX_ROW_TILE // row_elements))
+        warps = max(1, min(16, block * row_elements // ELEMENTS_PER_WARP_OF_RESULT))
+        per_sm = min(INSTANCES_PER_SM, WARPS_PER_SM // warps)
+        return _SharedLoop(block, per_sm, -(-looped.extent // block), warps=warps)
+    per_sm = max(1, min(SPLITS_PER_SM_BESIDE_WHOLE, SM_ELEMENTS_BESIDE_WHOLE // row_elements))
+    return _SharedLoop(
+        block,
+        per_sm,
+        -(-looped.extent // (block * MIN_ROWS_OF_SPLIT)),
+        _stages(kernel, looped, row_elements * block, per_sm, target),
+        max(4, min(MAX_SPLIT_WARPS, row_elements // ELEMENTS_PER_WARP)),
+    )
+
+
+def _accumulates_rows(kernel: Kernel, looped: _AxisGroup) -> bool:
+    """Return whether a reduction over the looped axes has more than one result."""
+    value_axes, _ = iteration_axes(kernel)
+    reductions = [s for s in kernel.body if isinstance(s, Reduce)]
+    return any(value_axes[r.name] for r in reductions if not set(r.over).isdisjoint(looped.axes))
+
+
+def _stages(
+    kernel: Kernel, looped: _AxisGroup, elements: int, instances: int, target: GpuTarget
+) -> int:
+    """Return how many iterations load ahead, into half of a multiprocessor's shared memory."""
+    _, stmt_axes = iteration_axes(kernel)
+    itemsizes = {b.name: b.dtype.itemsize for b in kernel.buffers}
+    row_axes = {a.name for a in kernel.axes} - set(looped.axes)
+    loads = {
+        (s.buffer, s.index): itemsizes[s.buffer]
+        for s in kernel.body
+        if isinstance(s, Load)
+        and not stmt_axes[s].isdisjoint(looped.axes)
+        and not stmt_axes[s].isdisjoint(row_axes)
+    }
+    ahead = max(1, instances * elements * sum(loads.values()))
+    return min(MAX_STAGES, 1 + target.shared_bytes // 2 // ahead)
 
 
 def _max_register_row(kernel: Kernel, row: _AxisGroup, limits: TilingLimits) -> int:
     """Return the length of the longest row to hold in registers."""
     _, stmt_axes = iteration_axes(kernel)
     along_row = [s for s in kernel.body if not stmt_axes[s].isdisjoint(row.axes)]
-    itemsizes = {b.name: b.dtype.itemsize for b in kernel.buffers}
-    loaded = {itemsizes[s.buffer] for s in along_row if isinstance(s, Load)}
     computed = {s.dtype.itemsize for s in along_row if isinstance(s, Compute)}
-    if min(loaded, default=0) >= 4 and max(computed, default=4) <= 4:
+    if min(_loaded_itemsizes(kernel, row), default=0) >= 4 and max(computed, default=4) <= 4:
         return max(limits.register_tile, limits.register_row)
-    return limits.register_tile
+    return min(limits.register_tile, limits.half_row)
 
 
-def _column_block(extent: int, others: int, target: GpuTarget) -> int:
-    """Return the columns a program instance reduces: fewer if that gives enough instances."""
+def _has_aligned_rows(kernel: Kernel, row: _AxisGroup) -> bool:
+    """Return whether rows of each buffer begin at multiples of the bytes of an access."""
+    itemsizes = _loaded_itemsizes(kernel, row)
+    return not any(row.extent * itemsize % ACCESS_BYTES for itemsize in itemsizes)
+
+
+def _loaded_itemsizes(kernel: Kernel, row: _AxisGroup) -> set[int]:
+    """Return the bytes of an element of each buffer that is loaded along a row."""
+    _, stmt_axes = iteration_axes(kernel)
+    itemsizes = {b.name: b.dtype.itemsize for b in kernel.buffers}
+    loads = [s for s in kernel.body if isinstance(s, Load)]
+    return {itemsizes[s.buffer] for s in loads if not stmt_axes[s].isdisjoint(row.axes)}
+
+
+def _column_block(extent: int, others: int, instances: int) -> int:
+    """Return the columns a program instance reduces: fewer if that gives so many instances."""
     width = min(MAX_COLUMNS, _next_power_of_2(extent))
-    while width > MIN_COLUMNS and others * -(-extent // width) < target.multiprocessors:
+    while width > MIN_COLUMNS and others * -(-extent // width) < instances:
         width //= 2
     return width
 

@@ -82,6 +82,37 @@ def split_launches(kernel: Kernel, tile: Tile, splits: int, workspace_count: int
     return SplitKernel(first, partials, rest, builder.partial_spaces + builder.result_spaces)
 
 
+def separate_reductions(kernel: Kernel, workspace_count: int) -> SplitKernel | None:
+    """Split a kernel before its last reductions, or return None if all are over the same axes.
+
+    The second launch computes them from the loads again, and reads the results of other reductions.
+    """
+    value_axes, _ = iteration_axes(kernel)
+    reductions = [s for s in kernel.body if isinstance(s, Reduce)]
+    axes = frozenset(reductions[-1].over)
+    waits: dict[str, bool] = {}  # whether a value depends on a reduction over these axes
+    for s in kernel.body:
+        if not isinstance(s, Store):
+            waits[s.name] = reduces_over(s, axes) or any(waits[u] for u in s.uses)
+    early = {r.name for r in reductions if not waits[r.name]}
+    if not early:
+        return None
+    stores = [s for s in kernel.body if isinstance(s, Store)]
+    late_stores = [s for s in stores if any(waits[u] for u in s.uses)]
+    used = _used_reductions(late_stores, kernel, early)
+    builder = _WorkspaceBuilder(kernel, value_axes, 1, workspace_count)
+    result_stores, result_loads = builder.results([r for r in reductions if r.name in used])
+    ends = [*(s for s in stores if s not in late_stores), *result_stores]
+    buffers = (*kernel.buffers, *_buffers("out", builder.result_spaces))
+    first = replace(kernel, buffers=buffers)
+    first = _extract_kernel(first, ends, (*kernel.body, *result_stores), f"{kernel.name}_early")
+    buffers = (*kernel.buffers, *_buffers("in", builder.result_spaces))
+    others = [s for s in kernel.body if isinstance(s, Store) or s.name not in used]
+    second = replace(kernel, buffers=buffers)
+    second = _extract_kernel(second, late_stores, (*result_loads, *others), f"{kernel.name}_late")
+    return SplitKernel(first, {}, [second], builder.result_spaces)
+
+
 def reduces_over(stmt: Stmt, axes: frozenset[str]) -> bool:
     """Whether a statement is a reduction over any of the axes."""
     return isinstance(stmt, Reduce) and not axes.isdisjoint(stmt.over)

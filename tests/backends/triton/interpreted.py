@@ -26,6 +26,7 @@ from tofuse.ir.kernel import Kernel
 from tofuse.ir.region import Reason
 from tofuse.ir.tile import GpuTarget
 from tofuse.ops.check_kernel import check_kernel
+from tofuse.ops.table import ELEMENTARY
 from tofuse.schedule.build_tiles import build_tiles
 from tofuse.schedule.choose_tiling import DEFAULT_LIMITS, TilingLimits
 from tofuse.schedule.schedule_legality import Unschedulable
@@ -163,3 +164,34 @@ def test_fp8(dtype: str):
     torch.testing.assert_close(got["u"], q.float(), rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(got["y"].float(), x.to(torch_type).float(), equal_nan=True)
     torch.testing.assert_close(got["z"], x.to(torch_type).float(), equal_nan=True)
+
+
+HALF_RANGES = {"exp": (-80, 80), "sigmoid": (-80, 80), "tanh": (-12, 12), "erf": (-7, 7)}
+
+
+@pytest.mark.parametrize("op", sorted(ELEMENTARY))
+@pytest.mark.parametrize("half", ["bf16", "f16"])
+def test_functions_for_half_precision(op: str, half: str):
+    """Errors are at most an eighth of the rounding, and special values are as eager's."""
+    bound = 2.0**-12 if half == "bf16" and op in ("sin", "cos") else 2.0**-15
+    n = 1 << 14
+    k = kernel(
+        f"kernel k(x: in f32, y: out f32) over i0:{n} {{\nv0 = load x[i0] : f32\n"
+        f"v1 = {op} v0 of f32 to {half} : f32\nstore y[i0] v1 : f32\n}}"
+    )
+    generator = torch.Generator().manual_seed(3)
+    low, high = HALF_RANGES.get(op, (-1000, 1000))
+    x = torch.rand(n, generator=generator) * (high - low) + low
+    x[: n // 2] *= torch.exp2(-20 * torch.rand(n // 2, generator=generator))
+    special = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-30, -1e-30, 3e6, 1e30])
+    if half == "f16":
+        special = special[special.abs() <= 65504]
+    x[: len(special)] = special
+    program = build_tiles(k, GpuTarget())
+    got = run_tiles(program, {"x": x, "y": torch.empty(n)}, {}, exact=False)["y"]
+    want = getattr(torch, op)(x.double())
+    relative = ((got.double() - want) / want).abs()[len(special) :]
+    assert float(relative.max()) <= bound
+    torch.testing.assert_close(
+        got[: len(special)], want[: len(special)].float(), rtol=bound, atol=0, equal_nan=True
+    )

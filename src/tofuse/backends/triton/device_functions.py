@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from tofuse.backends.triton.half_math import HALF_DEFINITIONS
+from tofuse.cost.thresholds import MAX_MERGED_SUMS
 from tofuse.ir.types import DType
 from tofuse.ops.fp8 import FORMATS
 from tofuse.ops.philox import MULTIPLIERS, ROUNDS, WEYL
@@ -55,13 +57,24 @@ def {name}(a, i, b, j):
 """
 
 
+def _sums(count: int) -> str:
+    a, b = ([f"{side}{k}" for k in range(count)] for side in "ab")
+    added = ", ".join(f"{x} + {y}" for x, y in zip(a, b, strict=True))
+    return f"""\
+def _sum{count}({", ".join([*a, *b])}):
+    return {added}
+"""
+
+
 _DECORATOR = "\n@triton.jit\n"
 
 FUNCTIONS = {
+    **HALF_DEFINITIONS,
     "_mul": """\
 def _mul(a, b):
     return a * b
 """,
+    **{f"_sum{count}": _sums(count) for count in range(2, MAX_MERGED_SUMS + 1)},
     "_amax": _extremum("_amax", "maximum", ", propagate_nan=tl.PropagateNan.ALL"),
     "_amin": _extremum("_amin", "minimum", ", propagate_nan=tl.PropagateNan.ALL"),
     "_largest": _extremum("_largest", "maximum", ""),
@@ -144,6 +157,12 @@ def _philox(c0, c1, c2, c3, k0, k1):
         k1 = k1 + tl.full([], {WEYL[1]}, tl.uint32)
     return c0, c1, c2, c3
 """,
+    "_seed_word": """\
+def _seed_word(value, address, k: tl.constexpr):
+    # at the address, unless that is zero
+    place = address.to(tl.int64).to(tl.pointer_type(tl.int64)) + k
+    return tl.load(place, mask=address != 0, other=value)
+""",
     "_words": """\
 def _words(number, seed, offset, stream: tl.constexpr):
     # the four words of counters, which are 64-bit numbers
@@ -162,20 +181,17 @@ def _unit(word):
     "_uniform": """\
 def _uniform(group, col, seed, offset, stream: tl.constexpr):
     # a number for each element by itself: three of four words are thrown away
-    lane = group * 16 + col % 16
-    w0, w1, w2, w3 = _words(lane, seed, offset, stream)
-    which = (col // 16) % 4
+    w0, w1, w2, w3 = _words(group * 16 + (col % 64) // 4, seed, offset, stream)
+    which = col % 4
     word = tl.where(which < 2, tl.where(which == 0, w0, w1), tl.where(which == 2, w2, w3))
     return _unit(word)
 """,
     "_uniform_block": """\
 def _uniform_block(counter, seed, offset, stream: tl.constexpr, rows: tl.constexpr,
-                   groups: tl.constexpr):
-    # counters of whole groups of 64 elements, 16 to a group: all four words are used
+                   columns: tl.constexpr):
+    # counters of whole groups of four elements: all four words are used, in turn
     w0, w1, w2, w3 = _words(counter, seed, offset, stream)
     words = tl.join(tl.join(w0, w2), tl.join(w1, w3))
-    words = tl.reshape(words, [rows, groups, 16, 2, 2])
-    words = tl.permute(words, [0, 1, 3, 4, 2])
-    return _unit(tl.reshape(words, [rows, groups * 64]))
+    return _unit(tl.reshape(words, [rows, columns]))
 """,
 }

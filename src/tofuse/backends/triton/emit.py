@@ -6,12 +6,15 @@ symbols, the address of the error flag, and the number to store there.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+
 from tofuse.backends.triton.device_functions import module_header
 from tofuse.backends.triton.elementwise import TRITON_TYPES
 from tofuse.backends.triton.index_space import IndexSpace
-from tofuse.backends.triton.reduce import combine_expression, identity, reduce_line
+from tofuse.backends.triton.merge_sums import MergedSums, Step, merge_sums
+from tofuse.backends.triton.reduce import combine_expression, identity, reduce_line, sums_line
 from tofuse.backends.triton.statements import StatementEmitter
-from tofuse.ir.kernel import Reduce, Stmt, Store, Uniform
+from tofuse.ir.kernel import Reduce, Store
 from tofuse.ir.tile import (
     Tile,
     TileLoop,
@@ -20,6 +23,8 @@ from tofuse.ir.tile import (
 )
 from tofuse.ir.types import DType
 from tofuse.ops.table import NO_POSITION
+
+SEED_NUMBERS = 3
 
 
 def emit(program: TileProgram, *, exact: bool = False) -> str:
@@ -47,9 +52,12 @@ def launch_parameters(nest: TileNest) -> list[tuple[str, str]]:
 
 
 def host_scalar_count(nest: TileNest, buffer: str) -> int:
-    """Return how many numbers of a host buffer a launch takes: a seed has two."""
-    seeds = {s.seed for s in nest.kernel.body if isinstance(s, Uniform)}
-    return 2 if buffer in seeds else 1
+    """Return how many numbers of a host buffer a launch takes.
+
+    A seed has two words, and the address of both or zero: they are in GPU memory, not in the
+    CPU's, while a CUDA graph is captured.
+    """
+    return SEED_NUMBERS if buffer in nest.kernel.seeds else 1
 
 
 class _KernelEmitter:
@@ -108,8 +116,8 @@ class _KernelEmitter:
 
     def _emit_loop(self, loop: TileLoop, k: int) -> None:
         """Emit the statements before a loop over the tile, the loop, and its reductions."""
-        for s in loop.prologue:
-            self._emit_statement(s, "")
+        for step in merge_sums(loop.prologue, self._sum_key):
+            self._emit_step(step, "")
         loop_tile = self.nest.loop_tile
         if loop_tile is None or not loop.body:
             return
@@ -125,25 +133,32 @@ class _KernelEmitter:
             self.line(f"first = {p} * share")
             self.line(f"last = tl.minimum(first + share, {blocks})")
             first, last = "first", "last"
-        self.line(f"for step in range({first}, {last}):")
+        stages = self.nest.tiling.stages
+        self.line(f"for step in tl.range({first}, {last}, num_stages={stages}):")
         self.depth += 1
         self._emit_index(loop_tile, f"step * {loop_tile.block}")
-        for s in loop.body:
-            if s in loop.reductions and isinstance(s, Reduce):
-                self._accumulate(s)
+        accumulated = frozenset(loop.reductions)
+        for step in merge_sums(loop.body, lambda r: None if r in accumulated else self._sum_key(r)):
+            if isinstance(step, Reduce) and step in accumulated:
+                self._accumulate(step)
             else:
-                self._emit_statement(s, f"_{k}")
+                self._emit_step(step, f"_{k}")
         self.depth -= 1
-        for r in loop.reductions:
-            self._fold(r, r.name)
+        for folded in merge_sums(loop.reductions, self._sum_key):
+            if isinstance(folded, tuple):
+                self._fold_sums([(r, r.name) for r in folded])
+            elif isinstance(folded, Reduce):
+                self._fold(folded, folded.name)
 
-    def _emit_statement(self, stmt: Stmt, suffix: str) -> None:
-        if isinstance(stmt, Reduce):
-            self._reduce(stmt, suffix)
-        elif isinstance(stmt, Store):
-            self.statements.store(stmt)
+    def _emit_step(self, step: Step, suffix: str) -> None:
+        if isinstance(step, tuple):
+            self._reduce_sums(step, suffix)
+        elif isinstance(step, Reduce):
+            self._reduce(step, suffix)
+        elif isinstance(step, Store):
+            self.statements.store(step)
         else:
-            self.statements.define(stmt, suffix)
+            self.statements.define(step, suffix)
 
     # -- reductions ------------------------------------------------------------------------------
 
@@ -184,12 +199,38 @@ class _KernelEmitter:
             self.line(f"{name}_best = {arg}")
         self._fold(r, name)
 
+    def _reduce_sums(self, sums: MergedSums, suffix: str) -> None:
+        """Compute sums over the same axes, which no loop computes, by one reduction."""
+        for r in sums:
+            self.line(f"{r.name}{suffix} = {self._reduction_operand(r)[0]}")
+        self._fold_sums([(r, r.name + suffix) for r in sums])
+
+    def _sum_key(self, r: Reduce) -> Hashable | None:
+        """Return what sums must share to be one reduction, or None for other reductions."""
+        if r.op != "sum" or not r.dtype.is_float:
+            return None
+        shape = self.index_space.shape(self.statements.value_axes[r.arg] | frozenset(r.over))
+        return frozenset(r.over), shape, r.dtype
+
+    def _fold_sums(self, sums: Sequence[tuple[Reduce, str]]) -> None:
+        """Reduce tiles in registers, of sums over the same axes, to their results."""
+        over = frozenset(sums[0][0].over)
+        for dimension, t in enumerate(self.index_space.tiles):
+            if not over.isdisjoint(t.axes):
+                self.line(sums_line([name for _, name in sums], dimension))
+        for r, name in sums:
+            self._finish_fold(r, name)
+
     def _fold(self, r: Reduce, name: str) -> None:
         """Reduce a tile in registers to the result."""
-        self.statements.names[r.name] = name
         for dimension, t in enumerate(self.index_space.tiles):
             if not set(t.axes).isdisjoint(r.over):
                 self.line(reduce_line(r, name, dimension, self._operand_dtype(r)))
+        self._finish_fold(r, name)
+
+    def _finish_fold(self, r: Reduce, name: str) -> None:
+        """Convert a reduced tile to the dtype of the result."""
+        self.statements.names[r.name] = name
         if r.position is None and r.dtype is DType.BOOL:
             self.line(f"{name} = {name} != 0")
         elif r.position is None:

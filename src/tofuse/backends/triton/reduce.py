@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from tofuse.ir.kernel import Reduce
 from tofuse.ir.types import DType
@@ -37,6 +38,14 @@ def _combine_function(op: str, dtype: DType) -> str:
     return "_largest" if is_max else "_smallest"
 
 
+def sums_line(names: Sequence[str], dim: int) -> str:
+    """Return the line that sums one dimension of tiles of one shape."""
+    if len(names) == 1:
+        return f"{names[0]} = tl.sum({names[0]}, {dim}, keep_dims=True)"
+    both = ", ".join(names)
+    return f"{both} = tl.reduce(({both}), {dim}, _sum{len(names)}, keep_dims=True)"
+
+
 def reduce_line(r: Reduce, name: str, dim: int, dtype: DType) -> str:
     """Return the line that reduces one dimension of a tile to one element.
 
@@ -46,5 +55,5 @@ def reduce_line(r: Reduce, name: str, dim: int, dtype: DType) -> str:
         pair = f"({name}_best, {name})"
         return f"{name}_best, {name} = tl.reduce({pair}, {dim}, _{r.op}, keep_dims=True)"
     if r.op == "sum":
-        return f"{name} = tl.sum({name}, {dim}, keep_dims=True)"
+        return sums_line([name], dim)
     return f"{name} = tl.reduce({name}, {dim}, {_combine_function(r.op, dtype)}, keep_dims=True)"

@@ -11,6 +11,7 @@ from tofuse.backends.triton.elementwise import (
     constant_expression,
     elementwise_expression,
 )
+from tofuse.backends.triton.half_math import NEEDS_BLOCK, half_function
 from tofuse.backends.triton.index_space import IndexSpace
 from tofuse.backends.triton.random import uniform_expression
 from tofuse.ir.dims import SymDim
@@ -92,6 +93,11 @@ class StatementEmitter:
         if stmt.op == "where":
             operand_dtypes[0] = DType.BOOL
         args = [self.arg(a, d) for a, d in zip(stmt.args, operand_dtypes, strict=True)]
+        if stmt.rounds_to is not None and not self.exact:
+            function = half_function(stmt.op, stmt.rounds_to)
+            is_block = self.index_space.is_block(self.value_axes[stmt.name])
+            if is_block or function not in NEEDS_BLOCK:
+                return f"{function}({args[0]})"
         return elementwise_expression(
             stmt.op, args, stmt.operand_dtype, stmt.dtype, exact=self.exact
         )
@@ -104,9 +110,11 @@ class StatementEmitter:
 
     def seed(self, stmt: Uniform) -> tuple[str, str]:
         """Return the two words of a seed."""
-        if self.roles[stmt.seed] == "host":
-            return f"{stmt.seed}_0", f"{stmt.seed}_1"
-        return f"tl.load({stmt.seed})", f"tl.load({stmt.seed} + 1)"
+        seed = stmt.seed
+        if self.roles[seed] == "host":
+            first, second = (f"_seed_word({seed}_{k}, {seed}_2, {k})" for k in range(2))
+            return first, second
+        return f"tl.load({seed})", f"tl.load({seed} + 1)"
 
     # -- memory ----------------------------------------------------------------------------------
 

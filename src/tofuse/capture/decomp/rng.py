@@ -1,8 +1,8 @@
 """Decompositions of random ops to pure functions of one seed, which the backward can recompute.
 
-`tofuse::seed` is the only impure op: two 64-bit words from torch's default CPU generator, so they
-are reproducible under `torch.manual_seed`. GPU kernels get them by value. `tofuse::uniform` is
-pure; see `tofuse.ops.philox`.
+`tofuse::seed` is the only impure op: two 64-bit words from torch's default generator of a device,
+so they are reproducible under `torch.manual_seed`. GPU kernels get them by value or, while a CUDA
+graph is captured, from GPU memory. `tofuse::uniform` is pure; see `tofuse.ops.philox`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tofuse.ops.reference import draw_seed
 from tofuse.torch_internals.operators import OpOverload
 
 _LIBRARY = torch.library.Library("tofuse", "DEF")
-_LIBRARY.define("seed() -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+_LIBRARY.define("seed(Device? device=None) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
 _LIBRARY.define("uniform(Tensor seed, SymInt[] size, int stream, Device? device=None) -> Tensor")
 
 
@@ -34,7 +34,7 @@ def _draw_uniform(seed: Tensor, size: Sequence[int], stream: int, device: Device
     return drawn if device is None else drawn.to(device)
 
 
-def _fake_seed() -> Tensor:
+def _fake_seed(device: Device = None) -> Tensor:
     return torch.empty(2, dtype=torch.int64)
 
 
@@ -70,8 +70,15 @@ def _spec(
     return TensorSpec(size_or_like, device, dtype or torch.get_default_dtype())
 
 
+def _seed(device: Device) -> Tensor:
+    """Draw a seed from the generator of the device."""
+    if device is None or torch.device(device).type != "cuda":
+        return SEED()
+    return SEED(torch.device(device))
+
+
 def _uniform_f32(spec: TensorSpec) -> Tensor:
-    return UNIFORM(SEED(), list(spec.shape), 0, spec.device)
+    return UNIFORM(_seed(spec.device), list(spec.shape), 0, spec.device)
 
 
 def _uniform_below_one(spec: TensorSpec) -> Tensor:
@@ -142,11 +149,23 @@ def _native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Te
     if p == 1:  # as eager, which multiplies by zero: infinities become nan
         return x * 0.0, torch.zeros_like(x, dtype=torch.bool)
     keep = _uniform_f32(_spec(x)) < 1.0 - p
-    return x * torch.where(keep, 1.0 / (1.0 - p), 0.0).to(x.dtype), keep
+    return _scaled(x, keep, 1.0 / (1.0 - p)), keep
 
 
 def _native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
-    return grad * torch.where(mask, scale, 0.0).to(grad.dtype)
+    return _scaled(grad, mask, scale)
+
+
+def _scaled(x: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """Multiply by the scale where the mask is set, else by zero.
+
+    As in eager, half precision rounds the scale first on the CPU, and only the product on a GPU.
+    """
+    factor = torch.where(mask, scale, 0.0)
+    if x.device.type == "cpu":
+        return x * factor.to(x.dtype)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return (x.to(wide) * factor.to(wide)).to(x.dtype)
 
 
 def _bernoulli(

@@ -43,7 +43,7 @@ from tofuse.ir.kernel import (
 )
 from tofuse.ir.region import Region, Rule
 from tofuse.ir.types import DType
-from tofuse.ops.table import OPS, Pattern
+from tofuse.ops.table import ELEMENTARY, OPS, Pattern
 
 Substitution = tuple[tuple[Atom, AffineExpr], ...]  # atoms with an index other than their loop
 
@@ -172,8 +172,15 @@ class _Lowering:
     def fresh(self) -> str:
         return f"v{len(self.types)}"
 
-    def compute(self, op: str, args: tuple[Arg, ...], dtype: DType, source_dtype: DType) -> str:
-        return self.add(Compute(self.fresh(), op, args, dtype, source_dtype))
+    def compute(
+        self,
+        op: str,
+        args: tuple[Arg, ...],
+        dtype: DType,
+        source_dtype: DType,
+        rounds_to: DType | None = None,
+    ) -> str:
+        return self.add(Compute(self.fresh(), op, args, dtype, source_dtype, rounds_to))
 
     def in_register(self, arg: Arg, dtype: DType) -> str:
         """Return the name of a value; a constant becomes one."""
@@ -239,7 +246,9 @@ def _elementwise(self: _Lowering, op: Op, sub: Substitution, guard: str | None) 
     source_dtype = operand_dtype(op)
     if op.kind == "convert":
         return emit_convert(self.compute, args[0], source_dtype, op.result.dtype)
-    return self.compute(op.kind, args, op.result.dtype.opmath, source_dtype.opmath)
+    dtype = op.result.dtype
+    half = dtype if op.kind in ELEMENTARY and dtype.is_reduced_float else None
+    return self.compute(op.kind, args, dtype.opmath, source_dtype.opmath, half)
 
 
 def _view(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
