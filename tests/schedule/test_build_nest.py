@@ -142,6 +142,32 @@ def test_stores_are_not_repeated_in_loops_that_may_be_empty(rows):
     assert built < 6  # the repeated stores are refused
 
 
+@pytest.mark.parametrize("rows", ["0", "s0+-2 sizes s0"])
+def test_values_are_not_spilled_in_loops_that_may_be_empty(rows):
+    """Without an iteration, the array that `y` reads would stay undefined."""
+    k = kernel(
+        f"""kernel k(x: in f32, y: out f32, z: out f32) over i0:5 i1:8 i2:9 i3:{rows} {{
+          v0 = load x[(8)*i0 + i1] : f32
+          v1 = asinh v0 of f32 : f32
+          v2 = sin v1 of f32 : f32
+          v3 = add v2 1.0 of f32 : f32
+          store y[(72)*i0 + i1 + (8)*i2] v2 : f32
+          store z[(8)*i0 + i1 + (40)*i3] v3 : f32
+        }}"""
+    )
+    orders = itertools.permutations(("i0", "i1", "i2", "i3"))
+    for order, parallel in itertools.product(orders, range(4)):
+        words = f"order {' '.join(order)}; parallel {parallel}; vector 4; unroll 1"
+        with contextlib.suppress(Unschedulable):
+            nest = build_nest(k, parse_schedule(words))
+            buffers = random_buffers(k, {"x": 40, "y": 360, "z": 1}, torch.Generator())
+            got, want = (
+                run_nest(nest, buffers, {"s0": 2}, 3),
+                run_interpreter(k, buffers, {"s0": 2}),
+            )
+            torch.testing.assert_close(got["y"], want["y"])
+
+
 def test_schedule_text_round_trips():
     schedule = Schedule((), 0, 1, 1)
     assert parse_schedule(repr(schedule)) == schedule

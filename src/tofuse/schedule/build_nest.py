@@ -286,7 +286,9 @@ class _NestBuilder:
                 continue
             slice_ = backward_slice([s], by_name)
             movable = all(isinstance(d, (Compute, Load, Iota, InRange, Reload)) for d in slice_)
-            if movable and self._spill_if_expensive(s, level, slice_):
+            if not movable or self.placement.may_be_skipped(s.name, level, axes):
+                continue
+            if self._spill_if_expensive(s, level, slice_):
                 reloads[s] = Reload(s.name, self.scratch.arrays[s.name])
                 needed |= slice_
         return [s for s in stmts if s in needed], [reloads.get(s, s) for s in stmts]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Union
 
-from tofuse.ir.dims import Dim, product, size_hint, static_or
+from tofuse.ir.dims import Dim, known_positive, product, size_hint
 from tofuse.ir.kernel import Kernel, Reduce, Stmt
 from tofuse.ir.nest import Reload
 from tofuse.ir.schedule import Schedule
@@ -72,17 +72,27 @@ class LoopPlacement:
     def is_always_recomputed(self, name: str, level: int) -> bool:
         """Whether later passes recompute a value whatever it costs, instead of spilling it.
 
-        A value that does not depend on the loop at `level` adds little work. A loop around the
-        value, but not over its axes, may have no iterations, and would leave the array undefined.
+        A value that does not depend on the loop at `level` adds little work.
         """
-        loops, parallel = self.schedule.loops, self.schedule.parallel
-        axes = self.value_axes[name]
-        outer = loops[:parallel] if level == PHASE_LEVEL else [loops[level]]
-        if axes.isdisjoint(lp.axis for lp in outer):
+        outer = self.schedule.loops[: self.schedule.parallel]
+        if level != PHASE_LEVEL:
+            outer = self.schedule.loops[level : level + 1]
+        if self.value_axes[name].isdisjoint(lp.axis for lp in outer):
             return True
-        inner = loops[max(level, 0) : max(self.innermost_level(a) for a in axes)]
-        others = {lp.axis for lp in inner} - axes
-        return any(static_or(self.kernel.extent(a), 0) == 0 for a in others)
+        return self.may_be_skipped(name, level)
+
+    def may_be_skipped(
+        self, name: str, level: int, unused_axes: frozenset[str] = frozenset()
+    ) -> bool:
+        """Whether loops from `level` on, over axes that a value lacks, may have no iteration.
+
+        It would not be computed then, and an array that it is spilled to stays undefined. No loops
+        over `unused_axes` are around the value.
+        """
+        axes = self.value_axes[name]
+        inner = self.schedule.loops[max(level, 0) : max(map(self.innermost_level, axes), default=0)]
+        others = {lp.axis for lp in inner} - axes - unused_axes
+        return not all(known_positive(self.kernel.extent(a)) for a in others)
 
     def tiled_axes(self, axes: Sequence[str], level: int) -> tuple[str, ...]:
         """Return the axes whose tile loop is outside `level`: an array holds one tile of them."""
