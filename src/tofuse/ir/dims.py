@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Union
 
-MIN_SIZE_HINT = 2  # as every symbol is at least 2; keeps the order of strides in their hints
+MIN_SIZE_HINT = 2  # as most symbols are at least 2; keeps the order of strides in their hints
 
 
 class Symbol(str):
@@ -24,8 +24,9 @@ Monomial = tuple[Symbol, ...]
 
 @dataclass(frozen=True)
 class SymDim:
-    """A sum of products of symbols, such as `2*s0*s1 + 3`. Every symbol is at least 2.
+    """A sum of products of symbols, such as `2*s0*s1 + 3`.
 
+    A symbol for a size is at least 2; one for an expression of others (`s0 // 4`) may be 0.
     `terms` is sorted and has no zero coefficient, so equal polynomials compare equal.
     """
 
@@ -163,8 +164,9 @@ def known_multiple(dim: Dim, factor: int) -> bool:
 
 
 def known_positive(dim: Dim) -> bool:
-    """Whether `dim` is positive for every value of the symbols, as its coefficients say."""
-    return bool(terms := _terms(dim)) and all(c > 0 for _, c in terms)
+    """Whether `dim` is positive for every value of the symbols, of which each may be 0."""
+    terms = _terms(dim)
+    return any(not monomial for monomial, _ in terms) and all(c > 0 for _, c in terms)
 
 
 def show_dims(dims: Iterable[Dim]) -> str:

@@ -233,7 +233,7 @@ class _NestBuilder:
             loop = self.schedule.loops[level]
             loop_axes = frozenset((loop.axis,))
             outside, inside = self._separate_outer_stores(loop_axes, deep)
-            hoisted, inside = self._hoist(inside, loop_axes, level)
+            hoisted, inside = self._hoist(inside, loop_axes, level, outside)
             before = {*outside, *hoisted}
             preheader = [s for s in deep if s in before]
             nodes += self._nodes(level + 1, preheader, outer_axes) if preheader else ()
@@ -268,17 +268,24 @@ class _NestBuilder:
         return [s for s in stmts if s in needed], [s for s in stmts if s not in stores]
 
     def _hoist(
-        self, stmts: list[NestStmt], axes: frozenset[str], level: int
+        self,
+        stmts: list[NestStmt],
+        axes: frozenset[str],
+        level: int,
+        outside: Sequence[NestStmt] = (),
     ) -> tuple[list[NestStmt], list[NestStmt]]:
         """Spill expensive values that are invariant in the loops over `axes`.
 
-        Return the statements that compute them, and all statements with reloads in their place.
+        Return the statements that compute them, which share loops with those `outside`, and all
+        statements with reloads in their place.
         """
         if size_hint(product(self.kernel.extent(a) for a in axes)) < MIN_HOIST_TRIPS:
             return [], stmts
         by_name: dict[str, NestStmt] = {s.name: s for s in stmts if not isinstance(s, Store)}
         varying = {s for s in stmts if not axes.isdisjoint(self.placement.axes(s))}
         read = {u for s in varying for u in s.uses}
+        beside = [*outside, *(s for s in stmts if s not in varying)]
+        around = frozenset().union(*map(self.placement.axes, beside))
         reloads: dict[NestStmt, NestStmt] = {}
         needed: set[NestStmt] = set()
         for s in stmts:
@@ -286,7 +293,7 @@ class _NestBuilder:
                 continue
             slice_ = backward_slice([s], by_name)
             movable = all(isinstance(d, (Compute, Load, Iota, InRange, Reload)) for d in slice_)
-            if not movable or self.placement.may_be_skipped(s.name, level, axes):
+            if not movable or self.placement.may_be_skipped(s.name, level, around):
                 continue
             if self._spill_if_expensive(s, level, slice_):
                 reloads[s] = Reload(s.name, self.scratch.arrays[s.name])

@@ -79,19 +79,16 @@ class LoopPlacement:
             outer = self.schedule.loops[level : level + 1]
         if self.value_axes[name].isdisjoint(lp.axis for lp in outer):
             return True
-        return self.may_be_skipped(name, level)
+        return self.may_be_skipped(name, level, frozenset(self._innermost))
 
-    def may_be_skipped(
-        self, name: str, level: int, unused_axes: frozenset[str] = frozenset()
-    ) -> bool:
-        """Whether loops from `level` on, over axes that a value lacks, may have no iteration.
+    def may_be_skipped(self, name: str, level: int, around: frozenset[str]) -> bool:
+        """Whether loops from `level` on, over those of `around` that a value lacks, may be empty.
 
-        It would not be computed then, and an array that it is spilled to stays undefined. No loops
-        over `unused_axes` are around the value.
+        Inside of them, it would not be computed, and an array that holds it would stay undefined.
         """
         axes = self.value_axes[name]
         inner = self.schedule.loops[max(level, 0) : max(map(self.innermost_level, axes), default=0)]
-        others = {lp.axis for lp in inner} - axes - unused_axes
+        others = {lp.axis for lp in inner} & around - axes
         return not all(known_positive(self.kernel.extent(a)) for a in others)
 
     def tiled_axes(self, axes: Sequence[str], level: int) -> tuple[str, ...]:
