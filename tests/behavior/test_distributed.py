@@ -95,6 +95,37 @@ def tensor_parallel(rank, ranks):
     assert_fused(make, inputs(0))
 
 
+def gradients(model, x):
+    """Return the result of a call, and the gradients of the argument and of all parameters."""
+    x = x.detach().requires_grad_()
+    result = model(x)
+    found = torch.autograd.grad(result.square().mean(), (x, *model.parameters()))
+    return [result.detach(), *map(whole, found)]
+
+
+def layouts(dims, dtype):
+    """Yield arguments of several sizes, of one row too, and of other strides."""
+    draw = torch.Generator().manual_seed(dims)
+    for rows, step in (7, 1), (1, 1), (7, 3), (5, 1):
+        shape = *(2,) * (dims - 2), rows, step * WIDTH
+        yield torch.randn(shape, dtype=dtype, generator=draw)[..., ::step]
+
+
+def sizes_dtypes_and_layouts(rank, ranks):
+    """Sizes become symbolic in a program that holds DTensors."""
+    mesh = init_device_mesh("cpu", (ranks,))
+    plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    for dims, dtype, rtol, atol in (3, torch.float64, 1e-7, 1e-7), (2, torch.bfloat16, 0.1, 0.02):
+        torch.compiler.reset()
+        model = blocks().to(dtype)
+        for block in model:
+            parallelize_module(block, mesh, plan)
+        compiled = strict(model)
+        for x in layouts(dims, dtype):
+            actual, expected = gradients(compiled, x), gradients(model, x)
+            torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol)
+
+
 def sequence_parallel(rank, ranks):
     mesh = init_device_mesh("cpu", (ranks,))
     plan = {
@@ -190,6 +221,7 @@ def fully_sharded(rank, ranks):
 
 SCENARIOS = (
     tensor_parallel,
+    sizes_dtypes_and_layouts,
     sequence_parallel,
     operands_in_flight,
     data_parallel,

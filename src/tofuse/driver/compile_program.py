@@ -35,6 +35,7 @@ from tofuse.capture.aot.aot_graphs import (
     NeedsInference,
     RuntimeKind,
 )
+from tofuse.capture.aot.backward_sizes import record_backward_sizes
 from tofuse.capture.aot.boxed import BoxedFunction, CompiledFunction
 from tofuse.capture.aot.gc_pause import pause_gc
 from tofuse.capture.aot.runtime_inference import InferenceRuntime
@@ -278,7 +279,8 @@ def _trace(
         ),
         keep_inference_input_mutations=graphs.inference_only,
     )
-    wrapped: CompiledFunction = innermost_fn(backend(gm, inputs))
+    with record_backward_sizes(gm):
+        wrapped: CompiledFunction = innermost_fn(backend(gm, inputs))
     return wrapped
 
 
