@@ -126,6 +126,18 @@ def sizes_dtypes_and_layouts(rank, ranks):
             torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol)
 
 
+def strides_of_arguments(rank, ranks):
+    """The first layer is parallel, so that the argument becomes a DTensor as it is."""
+    mesh = init_device_mesh("cpu", (ranks,))
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    compiled = strict(model)
+    for rows, step in (7, 1), (7, 3), (7, 2), (1, 2), (5, 1), (5, 2):
+        x = torch.randn(rows, step * WIDTH)[:, ::step]
+        torch.testing.assert_close(gradients(compiled, x), gradients(model, x))
+
+
 def sequence_parallel(rank, ranks):
     mesh = init_device_mesh("cpu", (ranks,))
     plan = {
@@ -222,6 +234,7 @@ def fully_sharded(rank, ranks):
 SCENARIOS = (
     tensor_parallel,
     sizes_dtypes_and_layouts,
+    strides_of_arguments,
     sequence_parallel,
     operands_in_flight,
     data_parallel,

@@ -69,6 +69,12 @@ InternalTorchDynamoError: type[Exception] = private(
     "programs that guard on `x.T` are not tried again without a filter of guards",
     stand_in("InternalTorchDynamoError"),
 )
+TorchRuntimeError: type[Exception] = private(
+    "torch._dynamo.exc",
+    "TorchRuntimeError",
+    "programs with DTensors raise for arguments of new strides",
+    stand_in("TorchRuntimeError"),
+)
 counters: Mapping[str, Mapping[str, int]] = private(
     "torch._dynamo.utils", "counters", BREAKS, {"unimplemented": {}}
 )
@@ -143,6 +149,11 @@ def without_profiler_marks() -> AbstractContextManager[object]:
     this thread alone (in torch 2.11 for all threads, until the context is left).
     """
     return _patch(record_runtime_overhead=False) if _HAS_MARKS else nullcontext()
+
+
+def static_sizes() -> AbstractContextManager[object]:
+    """Return a context in which Dynamo makes no size or stride symbolic because it has changed."""
+    return _patch(automatic_dynamic_shapes=False)
 
 
 def never_compile_frames(*functions: Callable[..., object]) -> None:

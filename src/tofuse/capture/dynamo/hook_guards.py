@@ -13,6 +13,8 @@ from tofuse.capture.fx.location import is_library_file
 from tofuse.torch_internals.dynamo import (
     GuardFilterEntry,
     InternalTorchDynamoError,
+    TorchRuntimeError,
+    static_sizes,
     update_compiled_wrapper,
     without_profiler_marks,
 )
@@ -34,6 +36,9 @@ def recompile_for_hooks(
 
     With a filter, Dynamo makes all guards twice, which fails for guards on a new object, such as
     the tensor `x.T`. Such a function is compiled without a filter.
+
+    DTensor raises TypeError for symbolic strides, which it cannot hash. A call that Dynamo cannot
+    trace for a TypeError is traced again without symbolic sizes.
     """
     empty_tables: dict[int, object] = {}  # by id
     checked_hook_id = -1
@@ -60,9 +65,15 @@ def recompile_for_hooks(
                 return compiled(*args, **kwargs)
             with without_profiler_marks():
                 return compiled(*args, **kwargs)
-        except InternalTorchDynamoError as error:
+        except (InternalTorchDynamoError, TorchRuntimeError) as error:
             if _has_run_user_code(error):
                 raise
+            symbolic_strides = isinstance(error, TorchRuntimeError)
+            if symbolic_strides and not isinstance(_first_error(error), TypeError):
+                raise
+        if symbolic_strides:
+            with static_sizes():
+                return compiled(*args, **kwargs)
         unfiltered = compile_with(None)
         result = unfiltered(*args, **kwargs)
         compiled = unfiltered
@@ -75,3 +86,10 @@ def _has_run_user_code(error: Exception) -> bool:
     """Return whether a frame outside torch and this package led to an error."""
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
     return not all(is_library_file(frame.f_code.co_filename) for frame in frames)
+
+
+def _first_error(error: BaseException) -> BaseException:
+    """Return the error in whose handling this one was raised, and so on; or the error itself."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
