@@ -23,7 +23,7 @@ DOCS_STAMP := $(DOCS_VENV)/.stamp
 MODELS_SITE := .venv-models
 MODELS_STAMP := $(MODELS_SITE)/.stamp
 
-.PHONY: run test test-torch bench opinfo models fuzz integrations docs clean
+.PHONY: run test test-torch bench opinfo gpu-check models fuzz integrations docs clean
 
 run: $(STAMP)
 	$(BIN)/python -m benchmarks.run
@@ -49,6 +49,11 @@ opinfo: $(STAMP)
 #   make fuzz SECONDS=3600 JOBS=1 SUITE="--canaries end"
 fuzz: $(STAMP)
 	$(BIN)/python -m suites.fuzz --seconds $(or $(SECONDS),600) $(addprefix --jobs ,$(JOBS)) $(SUITE)
+
+# The machine code of GPU kernels, compiled without a GPU, against suites/gpu/table.txt: 10 minutes.
+# Some of it: make gpu-check ONLY=softmax. After a change on purpose: make gpu-check SUITE=--accept
+gpu-check: $(STAMP)
+	$(BIN)/python -m suites.gpu_check --only "$(ONLY)" $(addprefix --jobs ,$(JOBS)) $(SUITE)
 
 # The suite on another release of PyTorch, which may be a build of several GB.
 test-torch: $(TORCH_STAMP)

@@ -204,8 +204,7 @@ def compile_captured(
     """
     config = compile_context.current_config
     log = StageLog(phase, config.show, config.dump)
-    graph = run_graph_passes(captured.graph)
-    graph = unalias_outputs(graph, captured.graph, caller_outputs(captured, phase))
+    graph = optimized_graph(captured, phase)
     log.finish_stage("passes")
     log.log_text("graph", lambda: show_graph(graph))
 
@@ -215,7 +214,7 @@ def compile_captured(
     limit = unfused_peak(graph, saved) if captured.symbols else memory.peak(phase)
     target = host_target(thread_count())
     oracle = CostOracle(target, assumed_machine(target, config))
-    part = _fuse(graph, None if _has_derived_sizes(captured) else limit, saved, oracle, config)
+    part = fuse(graph, None if _has_derived_sizes(captured) else limit, saved, oracle, config)
     log.finish_stage("partition")
 
     constants = [t for _, t in captured.constants]
@@ -247,7 +246,13 @@ def compile_captured(
     return program.load(clock), program.artifact
 
 
-def _fuse(
+def optimized_graph(captured: CapturedGraph, phase: str) -> Graph:
+    """Return the graph after all graph passes."""
+    graph = run_graph_passes(captured.graph)
+    return unalias_outputs(graph, captured.graph, caller_outputs(captured, phase))
+
+
+def fuse(
     graph: Graph, limit: int | None, saved: frozenset[str], oracle: CostOracle, config: Config
 ) -> Partition:
     """Partition the graph into regions that hold at most `limit` bytes; warn of failed hints."""

@@ -1,0 +1,1 @@
+"""What can be known of GPU kernels without a GPU."""

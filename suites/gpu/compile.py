@@ -1,0 +1,102 @@
+"""Compile the launches of kernels, and describe the machine code of each in a row."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from suites.gpu.cubin import MachineCode, read_machine_code
+from suites.gpu.lower import GpuKernel
+from suites.gpu.occupancy import GPUS, MAX_WARPS, instances_per_multiprocessor
+from tofuse.backends.triton.emit import launch_parameters
+from tofuse.backends.triton.load import LaunchSpec, TritonModule
+from tofuse.ir.dims import symbols_of
+from tofuse.ir.tile import GpuBinary
+
+
+@dataclass(frozen=True)
+class Row:
+    """The machine code of one launch of a kernel, for one capability.
+
+    `launched` is the number of program instances, `fit` how many the GPU holds at a time.
+    """
+
+    launch: str
+    capability: int
+    registers: int
+    warps: int
+    stack: int
+    local: int
+    shared: int
+    occupancy: int  # percent
+    launched: int
+    fit: int
+    wide: int
+    accesses: int
+    barriers: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.launch} sm_{self.capability}"
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """The numbers of the row, in the order of its fields."""
+        return tuple(v for v in asdict(self).values() if isinstance(v, int))
+
+    def __str__(self) -> str:
+        return " ".join([self.launch, *map(str, self.values)])
+
+    @staticmethod
+    def parse(text: str) -> "Row":
+        launch, *numbers = text.split()
+        return Row(launch, *map(int, numbers))
+
+
+def compile_kernels(case: str, kernels: Sequence[GpuKernel], capability: int) -> dict[str, Row]:
+    """Return a row for each distinct launch of the kernels of a case, by its text."""
+    rows: dict[str, Row] = {}
+    counts: dict[str, int] = {}
+    for kernel in kernels:
+        specs = [
+            LaunchSpec(tuple(launch_parameters(nest)), nest.tiling.warps)
+            for nest in kernel.program.nests
+        ]
+        module = TritonModule(kernel.text, specs, capability)
+        for k, nest in enumerate(kernel.program.nests):
+            text = f"{nest.tiling!r} {_count(kernel, k)} {kernel.launch_text(k)}"
+            key = hashlib.sha256(text.encode()).hexdigest()[:16]
+            if key in rows:
+                continue
+            number = counts[kernel.phase] = counts.get(kernel.phase, -1) + 1
+            binary = module.binary(k, kernel.aligned(k))
+            name = f"{case}/{kernel.phase}/{number}"
+            rows[key] = make_row(name, capability, binary, _count(kernel, k))
+    return rows
+
+
+def _count(kernel: GpuKernel, k: int) -> int:
+    nest = kernel.program.nests[k]
+    assert not any(symbols_of(a.extent) for a in nest.kernel.axes)
+    return nest.instance_count({})
+
+
+def make_row(launch: str, capability: int, binary: GpuBinary, launched: int) -> Row:
+    """Return the row of a launch, from its machine code."""
+    code: MachineCode = read_machine_code(binary.code)
+    warps = binary.threads // 32
+    held = instances_per_multiprocessor(capability, code.registers, binary.shared, warps)
+    return Row(
+        launch,
+        capability,
+        code.registers,
+        warps,
+        code.stack,
+        code.local,
+        binary.shared,
+        100 * held * warps // MAX_WARPS,
+        launched,
+        held * GPUS[capability].multiprocessors,
+        code.wide,
+        code.accesses,
+        code.barriers,
+    )

@@ -1,0 +1,72 @@
+"""`make gpu-check`: what can be known of the GPU kernels without a GPU, from their machine code.
+
+A case is a program in a dtype: `softmax/bf16`. Its kernels are compiled for each capability, and
+read again; `suites/gpu/table.txt` has a row for each distinct launch.
+"""
+
+import argparse
+
+from rich.console import Console
+
+from suites.gpu.compile import compile_kernels
+from suites.gpu.lower import captured_kernels, gpu_kernel
+from suites.gpu.occupancy import GPUS
+from suites.gpu.programs import DTYPES, models, programs
+from suites.gpu.table import Table, faults, show_worst
+from suites.harness import Result, add_worker_options, run_in_workers
+from tofuse.ir.tile import GpuTarget
+
+
+def list_cases() -> list[str]:
+    in_each_dtype = [f"{name}/{dtype}" for name in programs() for dtype in DTYPES]
+    return [*in_each_dtype, *(f"{name}/f32" for name in models())]
+
+
+def run_case(case: str, capabilities: tuple[int, ...] = tuple(GPUS)) -> Result:
+    """Compile the kernels of a case for each capability, and read their machine code."""
+    name, dtype = case.split("/")
+    make = (programs() | models())[name]
+    captured = captured_kernels(lambda: make(DTYPES[dtype]))
+    keys: list[str] = []
+    rows: list[str] = []
+    texts: set[str] = set()
+    for capability in capabilities:
+        target = GpuTarget(GPUS[capability].multiprocessors, capability)
+        kernels = [gpu_kernel(phase, kernel, target) for phase, kernel in captured]
+        texts = {k.text for k in kernels}
+        for key, row in compile_kernels(case, kernels, capability).items():
+            keys.append(key)
+            rows.append(str(row))
+    data: dict[str, str | int | float | list[str]] = {"keys": keys, "rows": rows}
+    return Result(case, "ok", data=data | {"kernels": len(captured), "texts": len(texts)})
+
+
+def main() -> int:
+    """Check all kernels against the table; or rewrite the table, if all is well otherwise."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="run the cases whose name contains this text")
+    parser.add_argument("--accept", action="store_true", help="rewrite the rows of these cases")
+    add_worker_options(parser, timeout=900.0)
+    parser.set_defaults(jobs=2)
+    arguments = parser.parse_args()
+    known = list_cases()
+    cases = [case for case in known if arguments.only in case]
+    ran = run_in_workers("suites.gpu_check", cases, arguments, "gpu-check")
+    results = sorted(ran, key=lambda result: known.index(result.case))
+    failed = [result for result in results if result.failed]
+    table = Table.of_results(results)
+    stored = Table.read()
+    console = Console()
+    show_worst(table, console)
+    found = faults(table, stored, partial=len(cases) < len(known) or bool(failed))
+    if arguments.accept:
+        stored.updated(table, {r.case for r in results if not r.failed}).write()
+        found = faults(table, Table.read(), partial=len(cases) < len(known))
+    for fault in found:
+        console.print(fault, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{len(table.rows)} launches, {len(found)} faults, {len(failed)} failed cases")
+    return int(bool(found or failed))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,92 @@
+"""`make gpu-check` on three kernels, its reading of machine code, and its table."""
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("triton") is None, reason="triton is not installed"
+    ),
+    pytest.mark.usefixtures("fresh_dynamo"),
+]
+LOOP = """
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0010*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
+        /*0020*/              @!P0 BRA `(.L_x_1) ;
+.L_x_0:
+        /*0030*/                   LDG.E.128 R8, desc[UR16][R2.64] ;
+        /*0040*/              @!P1 LDG.E.U16 R9, desc[UR16][R2.64+0x2] ;
+        /*0050*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
+        /*0060*/                   STL.64 [R1+0x8], R4 ;
+        /*0070*/               @P3 BRA `(.L_x_0) ;
+.L_x_1:
+        /*0080*/                   LDL R4, [R1] ;
+        /*0090*/                   STG.E desc[UR16][R2.64], R40 ;
+        /*00a0*/                   EXIT ;
+.L_x_2:
+        /*00b0*/                   BRA `(.L_x_2);
+"""
+
+
+def test_kernels_of_a_training_step():
+    from suites.gpu.compile import Row
+    from suites.gpu_check import run_case
+
+    result = run_case("layer_norm_4096/bf16", (90,))
+    assert not result.failed
+    assert result.data["kernels"] == result.data["texts"] == 2
+    rows = list(map(Row.parse, result.data["rows"]))
+    assert [row.launch.rsplit("/", 2)[1] for row in rows] == ["forward", "backward", "backward"]
+    for row in rows:
+        assert row.capability == 90 and 0 < row.registers <= 255
+        assert 0 < row.wide <= row.accesses and 0 < row.occupancy <= 100
+    assert any(row.barriers for row in rows)  # the backward sums rows in a loop
+
+
+def test_reading_machine_code():
+    from suites.gpu.cubin import MachineCode, parse_disassembly
+
+    found = parse_disassembly(LOOP, registers=40, stack=16)
+    assert found == MachineCode(registers=40, stack=16, local=12, accesses=3, wide=1, barriers=1)
+
+
+@pytest.mark.parametrize(
+    ("registers", "shared", "warps", "instances"),
+    [
+        (32, 0, 4, 16),  # all 64 warps
+        (32, 0, 1, 32),  # most instances
+        (255, 0, 8, 1),
+        (128, 0, 16, 1),
+        (96, 0, 8, 2),
+        (40, 100 * 1024, 4, 2),  # by shared memory
+    ],
+)
+def test_occupancy(registers: int, shared: int, warps: int, instances: int):
+    from suites.gpu.occupancy import instances_per_multiprocessor
+
+    assert instances_per_multiprocessor(90, registers, shared, warps) == instances
+
+
+def test_table_shows_what_changed(tmp_path: Path):
+    from suites.gpu.compile import Row
+    from suites.gpu.table import Table, faults
+
+    row = Row("a/f32/forward/0", 90, 32, 4, 0, 0, 512, 100, 8, 2112, 4, 4, 0)
+    table = Table({row.name: row}, {"encoder_1/f32": "3 kernels of 2 texts"})
+    assert faults(table, table, partial=False) == []
+    table.write(tmp_path / "table.txt")
+    assert Table.read(tmp_path / "table.txt") == table
+    spilled = replace(row, stack=64, local=128, occupancy=12)
+    (stack, local, occupancy, changed) = faults(
+        replace(table, rows={row.name: spilled}), table, partial=False
+    )
+    assert "64 bytes of stack" in stack and "128 bytes of local" in local
+    assert "occupancy 12 %" in occupancy and "the table says" in changed
+    assert faults(Table({}, {}), table, partial=True) == []
+    assert faults(Table({}, {}), table, partial=False) == [f"{row.name}: only in the table"]
+    counted = replace(table, counts={"encoder_1/f32": "3 kernels of 3 texts"})
+    assert len(faults(counted, table, partial=True)) == 1
+    assert table.updated(Table({}, {}), {"a/f32"}).rows == {}
