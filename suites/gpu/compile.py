@@ -39,6 +39,11 @@ class Row:
         return f"{self.launch} sm_{self.capability}"
 
     @property
+    def case(self) -> str:
+        """The case that compiled the launch: `softmax/bf16/sm_90`."""
+        return f"{self.launch.rsplit('/', 2)[0]}/sm_{self.capability}"
+
+    @property
     def values(self) -> tuple[int, ...]:
         """The numbers of the row, in the order of its fields."""
         return tuple(v for v in asdict(self).values() if isinstance(v, int))
@@ -52,8 +57,8 @@ class Row:
         return Row(launch, *map(int, numbers))
 
 
-def compile_kernels(case: str, kernels: Sequence[GpuKernel], capability: int) -> dict[str, Row]:
-    """Return a row for each distinct launch of the kernels of a case, by its text."""
+def compile_kernels(program: str, kernels: Sequence[GpuKernel], capability: int) -> dict[str, Row]:
+    """Return a row for each distinct launch of the kernels of a program, by its text."""
     rows: dict[str, Row] = {}
     counts: dict[str, int] = {}
     for kernel in kernels:
@@ -69,7 +74,7 @@ def compile_kernels(case: str, kernels: Sequence[GpuKernel], capability: int) ->
                 continue
             number = counts[kernel.phase] = counts.get(kernel.phase, -1) + 1
             binary = module.binary(k, kernel.aligned(k))
-            name = f"{case}/{kernel.phase}/{number}"
+            name = f"{program}/{kernel.phase}/{number}"
             rows[key] = make_row(name, capability, binary, _count(kernel, k))
     return rows
 

@@ -18,9 +18,10 @@ from suites.gpu.capture import Example
 
 ExampleMaker = Callable[[torch.dtype], Example]
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
-LAYERS = (1, 2, 4)
+DEPTHS = (2, 4)
 # 200 tensors of an optimizer have one text; the seeds among the workloads have the dtype float32.
 LEFT_OUT = {"adamw", "clip_grad_norm", *(seed.name for seed in SEEDS)}
+TRAINED = ("bert_training", "llama_training", "resnet_training")
 WIDTHS = (4096, 8192, 16384, 32768, 65536)
 ROW_ELEMENTS = 1 << 26
 
@@ -38,15 +39,18 @@ def programs() -> dict[str, ExampleMaker]:
         found[f"layer_norm_{width}"] = _rows(layers.layer_norm, width, 2)
         found[f"rms_norm_{width}"] = _rows(layers.rms_norm, width, 1)
     found["cross_entropy_50257"] = _vocabulary
-    found |= {f"encoder_{count}": _encoder(count) for count in LAYERS}
+    found["encoder_1"] = _encoder(1)
     return found
+
+
+def deep_models() -> dict[str, ExampleMaker]:
+    """Return models whose layers are alike, to count their kernels."""
+    return {f"encoder_{count}": _encoder(count) for count in DEPTHS}
 
 
 def models() -> dict[str, ExampleMaker]:
     """Return the training steps of models, which have one dtype."""
-    trained = [w for w in MODELS if w.name.endswith("_training")]
-    # ViT reads numbers from tensors while it is built
-    return {w.name: _of_workload(w) for w in trained if not w.name.startswith("vit")}
+    return {w.name: _of_workload(w) for w in MODELS if w.name in TRAINED}
 
 
 def _of_seed(seed: Seed) -> ExampleMaker:

@@ -19,7 +19,7 @@ HEADS = (
     *("launched", "fit", "wide", "accesses", "barriers"),
 )
 SHOWN = 6  # of each kind of worst kernels
-COUNTED = "encoder_"  # the models of several depths, whose kernels and texts are counted
+COUNTED, COUNTED_ON = "encoder_", "/sm_90"  # models whose kernels and texts are counted
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Table:
             assert isinstance(keys, list) and isinstance(texts, list)
             for key, row in zip(keys, map(Row.parse, texts), strict=True):
                 rows.setdefault((key, row.capability), row)
-            if result.case.startswith(COUNTED):
+            if result.case.startswith(COUNTED) and result.case.endswith(COUNTED_ON):
                 kernels, distinct = result.data["kernels"], result.data["texts"]
                 counts[result.case] = f"{kernels} kernels of {distinct} texts"
         return Table({row.name: row for row in rows.values()}, counts)
@@ -65,7 +65,7 @@ class Table:
 
     def updated(self, other: "Table", cases: set[str]) -> "Table":
         """Return this table with the rows of `cases` replaced by those of another."""
-        rows = {name: r for name, r in self.rows.items() if r.launch.rsplit("/", 2)[0] not in cases}
+        rows = {name: row for name, row in self.rows.items() if row.case not in cases}
         counts = {case: n for case, n in self.counts.items() if case not in cases}
         rows, counts = rows | other.rows, counts | other.counts
         return replace(self, rows=dict(sorted(rows.items())), counts=dict(sorted(counts.items())))

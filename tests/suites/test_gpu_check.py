@@ -35,7 +35,7 @@ def test_kernels_of_a_training_step():
     from suites.gpu.compile import Row
     from suites.gpu_check import run_case
 
-    result = run_case("layer_norm_4096/bf16", (90,))
+    result = run_case("layer_norm_4096/bf16/sm_90")
     assert not result.failed
     assert result.data["kernels"] == result.data["texts"] == 2
     rows = list(map(Row.parse, result.data["rows"]))
@@ -75,7 +75,7 @@ def test_table_shows_what_changed(tmp_path: Path):
     from suites.gpu.table import Table, faults
 
     row = Row("a/f32/forward/0", 90, 32, 4, 0, 0, 512, 100, 8, 2112, 4, 4, 0)
-    table = Table({row.name: row}, {"encoder_1/f32": "3 kernels of 2 texts"})
+    table = Table({row.name: row}, {"encoder_1/f32/sm_90": "3 kernels of 2 texts"})
     assert faults(table, table, partial=False) == []
     table.write(tmp_path / "table.txt")
     assert Table.read(tmp_path / "table.txt") == table
@@ -87,6 +87,6 @@ def test_table_shows_what_changed(tmp_path: Path):
     assert "occupancy 12 %" in occupancy and "the table says" in changed
     assert faults(Table({}, {}), table, partial=True) == []
     assert faults(Table({}, {}), table, partial=False) == [f"{row.name}: only in the table"]
-    counted = replace(table, counts={"encoder_1/f32": "3 kernels of 3 texts"})
+    counted = replace(table, counts={"encoder_1/f32/sm_90": "3 kernels of 3 texts"})
     assert len(faults(counted, table, partial=True)) == 1
-    assert table.updated(Table({}, {}), {"a/f32"}).rows == {}
+    assert table.updated(Table({}, {}), {"a/f32/sm_90"}).rows == {}
