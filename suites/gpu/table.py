@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import triton
 from rich.console import Console
@@ -18,7 +19,7 @@ HEADS = (
     *("launch", "sm", "registers", "warps", "stack", "local", "shared", "occupancy"),
     *("launched", "fit", "wide", "accesses", "barriers"),
 )
-SHOWN = 6  # of each kind of worst kernels
+SHOWN = 5  # of each kind of worst kernels
 COUNTED, COUNTED_ON = "encoder_", "/sm_90"  # models whose kernels and texts are counted
 
 
@@ -111,15 +112,17 @@ def row_faults(row: Row) -> list[str]:
 
 
 def show_worst(table: Table, console: Console) -> None:
-    """Print the worst launches of each kind."""
-    shown = RichTable(title="worst launches", box=None, header_style="bold")
-    for head in ("", *HEADS):
-        shown.add_column(head, justify="left" if head in ("", HEADS[0]) else "right", no_wrap=True)
+    """Print the worst launches of each kind, on one screen."""
+    shown = RichTable(box=None, header_style="bold", padding=(0, 1, 0, 0))
+    for head, justify in SHOWN_COLUMNS.items():
+        shown.add_column(head, justify=justify, no_wrap=True)
     for title, rank in RANKS.items():
-        for row in sorted(table.rows.values(), key=rank)[:SHOWN]:
-            if rank(row) < BOUNDS.get(title, 0):
-                shown.add_row(title, row.launch, *map(str, row.values))
-                title = ""
+        shown.add_row(f"[bold]{title}")
+        worst = sorted(table.rows.values(), key=rank)[:SHOWN]
+        for row in (r for r in worst if rank(r) < BOUNDS.get(title, 0)):
+            numbers = (row.capability, row.registers, row.stack, row.local, row.occupancy)
+            wide = f"{row.wide}/{row.accesses}"
+            shown.add_row(f" {row.launch}", *map(str, numbers), wide, str(row.barriers))
     console.print(shown)
 
 
@@ -133,5 +136,15 @@ RANKS: dict[str, Callable[[Row], float]] = {
     "occupancy": lambda row: row.occupancy,
     "narrow": lambda row: _narrow(row) * row.accesses,
     "barriers": lambda row: -row.barriers,
+}
+SHOWN_COLUMNS: dict[str, Literal["left", "right"]] = {
+    "worst": "left",
+    "sm": "right",
+    "regs": "right",
+    "stack": "right",
+    "local": "right",
+    "occ %": "right",
+    "wide": "right",
+    "barriers": "right",
 }
 BOUNDS = {"occupancy": 50}
