@@ -1,12 +1,17 @@
 """Training on two ranks: losses and gradients as uncompiled, and what is fused."""
 
 import warnings
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from itertools import pairwise
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import (
@@ -82,15 +87,16 @@ def assert_fused(make, x):
     assert report.forward.kernels and report.backward.kernels
 
 
+def parallel_blocks(mesh):
+    model = blocks()
+    for block in model:
+        parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    return model
+
+
 def tensor_parallel(rank, ranks):
     mesh = init_device_mesh("cpu", (ranks,))
-
-    def make():
-        model = blocks()
-        for block in model:
-            parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
-        return model
-
+    make = partial(parallel_blocks, mesh)
     check(make, strict, inputs(0))
     assert_fused(make, inputs(0))
 
@@ -114,12 +120,9 @@ def layouts(dims, dtype):
 def sizes_dtypes_and_layouts(rank, ranks):
     """Sizes become symbolic in a program that holds DTensors."""
     mesh = init_device_mesh("cpu", (ranks,))
-    plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
     for dims, dtype, rtol, atol in (3, torch.float64, 1e-7, 1e-7), (2, torch.bfloat16, 0.1, 0.02):
         torch.compiler.reset()
-        model = blocks().to(dtype)
-        for block in model:
-            parallelize_module(block, mesh, plan)
+        model = parallel_blocks(mesh).to(dtype)
         compiled = strict(model)
         for x in layouts(dims, dtype):
             actual, expected = gradients(compiled, x), gradients(model, x)
@@ -231,6 +234,77 @@ def fully_sharded(rank, ranks):
     compiled.set_requires_gradient_sync(True)
 
 
+@contextmanager
+def executor_that_fails(on_this_rank):
+    def check(request):
+        if on_this_rank:
+            raise ValueError("no such library here")
+        return "not wanted"
+
+    tofuse.register_executor("mine", ops=["aten.mm", "aten.addmm"], run=torch.mm, check=check)
+    try:
+        yield ("mine", "llvm")
+    finally:
+        tofuse.unregister_executor("mine")
+
+
+def fallback_on_one_rank(rank, ranks):
+    """The rank that runs the program through PyTorch starts the same collectives."""
+    mesh = init_device_mesh("cpu", (ranks,))
+    with executor_that_fails(rank == 1) as executors, warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        compile_model = partial(tofuse.compile, executors=executors)
+        check(partial(parallel_blocks, mesh), compile_model, inputs(0))
+    messages = [str(w.message) for w in seen if issubclass(w.category, tofuse.TofuseWarning)]
+    assert any("no such library here" in m for m in messages) == (rank == 1), messages
+
+
+def error_on_one_rank(rank, ranks):
+    """The other rank waits in the first collective until the timeout of its group.
+
+    The processes must be new: DTensor's caches take meshes of the same ranks for one, and would run
+    the collectives in the group of an earlier one.
+    """
+    group = dist.new_group(timeout=timedelta(seconds=10))
+    model = parallel_blocks(DeviceMesh.from_group(group, "cpu"))
+    error = "no such library here" if rank == 1 else "(?i)timed out"
+    with executor_that_fails(rank == 1) as executors:
+        compiled = tofuse.compile(model, executors=executors, strict=True)
+        with pytest.raises(Exception, match=error):
+            compiled(inputs(0))
+
+
+class Dropouts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.dropout(self.down(F.gelu(self.up(self.dropout(x)))))
+
+
+def dropout_masks(rank, ranks):
+    """Ranks that were seeded alike draw one mask for values that all of them hold."""
+    model = Dropouts()
+    plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    parallelize_module(model, init_device_mesh("cpu", (ranks,)), plan)
+    masks = []
+    for function in (model, strict(model)):
+        torch.manual_seed(0)
+        for _ in range(2):
+            x = torch.ones(64, WIDTH, requires_grad=True)
+            result = function(x)
+            (slope,) = torch.autograd.grad(result.sum(), x)
+            found = torch.stack([result.detach() == 0, slope == 0]).byte()
+            masks.append(found)
+            all_ranks = [torch.empty_like(found) for _ in range(ranks)]
+            dist.all_gather(all_ranks, found)
+            assert all(torch.equal(mask, found) for mask in all_ranks)
+    assert all(0.4 < mask.float().mean() < 0.6 for mask in masks)
+    assert not any(torch.equal(a, b) for a, b in pairwise(masks))
+
+
 SCENARIOS = (
     tensor_parallel,
     sizes_dtypes_and_layouts,
@@ -239,6 +313,8 @@ SCENARIOS = (
     operands_in_flight,
     data_parallel,
     fully_sharded,
+    fallback_on_one_rank,
+    dropout_masks,
 )
 
 
@@ -254,3 +330,7 @@ def errors():
 def test_two_ranks(errors, scenario):
     failed = [text for name, text in errors.items() if name.startswith(scenario.__name__)]
     assert not failed, failed[0]
+
+
+def test_error_on_one_rank():
+    assert not run_ranks([error_on_one_rank], ranks=2)
