@@ -118,8 +118,7 @@ ELEMENTS_PER_WARP_OF_RESULT = 2048  # of rows that end in one result: "GPU kerne
 INSTANCES_PER_SM = 32  # that a multiprocessor holds: not measured
 WARPS_PER_SM = 64  # that a multiprocessor holds, where registers allow: not measured
 ACCUMULATOR_BYTES = 1 << 17  # of whole rows in an instance, half of the registers: "GPU kernels"
-
-MAX_MERGED_SUMS = 4  # of one reduction, each of which keeps a tile in registers: not measured
+MAX_MERGED_SUMS = 4  # sums in one reduction; each sum holds a tile in registers: not measured
 
 # -- backends ------------------------------------------------------------------------------------
 MAX_SEGMENTS = 6  # of one loop, each with code of its own: not measured

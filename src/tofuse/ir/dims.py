@@ -164,7 +164,7 @@ def known_multiple(dim: Dim, factor: int) -> bool:
 
 
 def known_positive(dim: Dim) -> bool:
-    """Whether `dim` is positive for every value of the symbols, of which each may be 0."""
+    """Whether `dim` is positive even if every symbol is 0."""
     terms = _terms(dim)
     return any(not monomial for monomial, _ in terms) and all(c > 0 for _, c in terms)
 

@@ -112,7 +112,7 @@ def _with_strides(tensor: Tensor, value: Value, sizes: Sizes) -> Tensor:
     return result.copy_(tensor)
 
 
-OFFSET_STEP = 4  # numbers of a GPU's generator that a seed takes: its unit
+OFFSET_STEP = 4  # by which a seed advances the offset of a GPU's generator: the least step
 SEED_MASK = 0x746F66757365  # keeps our numbers apart from those of torch's own kernels
 
 

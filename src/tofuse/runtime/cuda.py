@@ -80,7 +80,7 @@ class CudaLauncher:
         stream = get_stream(self.device)
         if self.needs_no_packing:
             self.launches[0].launch(words, words, stream)
-            return synchronize() if CUDA_LAUNCH_BLOCKING else None
+            return _wait_if_blocking()
         offsets, total = self.workspace_offsets(*words[self.first_symbol :])
         workspace: torch.Tensor | None = None  # keeps the memory allocated
         base = 0
@@ -89,7 +89,7 @@ class CudaLauncher:
             base = workspace.data_ptr()
         for launch in self.launches:
             launch.launch(launch.pack(words, base, offsets), words, stream)
-        return synchronize() if CUDA_LAUNCH_BLOCKING else None
+        return _wait_if_blocking()
 
     def _workspace_offsets(self, *sizes: int) -> tuple[dict[str, int], int]:
         """Return the byte offset of each workspace, and the bytes of all."""
@@ -323,6 +323,12 @@ def synchronize() -> None:
         torch.cuda.synchronize()
     if _flag.value:
         raise IndexOutOfRangeError(_index_error_message())
+
+
+def _wait_if_blocking() -> None:
+    """Wait for a launch if `CUDA_LAUNCH_BLOCKING` is set, unless a graph captures it."""
+    if CUDA_LAUNCH_BLOCKING and not torch.cuda.is_current_stream_capturing():
+        synchronize()
 
 
 def _warn_at_exit() -> None:

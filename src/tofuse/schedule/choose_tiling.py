@@ -51,7 +51,7 @@ from tofuse.schedule.axis_strides import axes_by_stride, transposed_axis
 from tofuse.schedule.schedule_legality import Unschedulable
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TilingLimits:
     """Numbers of elements in a program instance that decide how a reduction is tiled."""
 
@@ -169,14 +169,9 @@ def _choose_loop_group(
     tiles = tuple(Tile(g.axes, _next_power_of_2(g.extent), "whole") for g in resident)
     if not all(g.static for g in resident):
         raise Unschedulable(Rule.DYNAMIC_REDUCTIONS())
-    value_axes, _ = iteration_axes(kernel)
-    accumulators = sum(
-        r.dtype.itemsize
-        for r in kernel.body
-        if isinstance(r, Reduce) and value_axes[r.name] and not set(r.over).isdisjoint(looped.axes)
-    )
-    if accumulators:
-        limit = min(limits.register_tile, ACCUMULATOR_BYTES // accumulators)
+    accumulated = _accumulated_bytes(kernel, looped, tiles)
+    if accumulated:
+        limit = min(limits.register_tile, ACCUMULATOR_BYTES // accumulated)
     else:
         limit = _max_register_row(kernel, resident[0], limits)
         if not _has_aligned_rows(kernel, resident[0]):
@@ -225,7 +220,7 @@ def _reduction_tiling(
     if few and looped.extent * whole_elements * width >= limits.min_split and blocks > 1:
         shared = _SharedLoop(block, SPLITS_PER_SM, blocks)
         if whole:
-            shared = _share_rows(kernel, looped, whole_elements, block, target)
+            shared = _share_rows(kernel, looped, whole, block, target)
         role, block, stages, warps = "split", shared.block, shared.stages, shared.warps
         splits = shared.per_sm * target.multiprocessors // programs
         splits = max(1, min(splits, shared.most_splits))
@@ -247,9 +242,10 @@ def _reduction_tiling(
 
 @dataclass(frozen=True)
 class _SharedLoop:
-    """A loop that program instances share: its block, instances a multiprocessor, and at most.
+    """How program instances share a loop.
 
-    `warps` is 0 where the elements of a block decide.
+    There are `per_sm` of them a multiprocessor, and at most `most_splits` in all. If `warps` is 0,
+    the elements of a block decide how many warps an instance has.
     """
 
     block: int
@@ -260,10 +256,11 @@ class _SharedLoop:
 
 
 def _share_rows(
-    kernel: Kernel, looped: _AxisGroup, row_elements: int, block: int, target: GpuTarget
+    kernel: Kernel, looped: _AxisGroup, whole: tuple[Tile, ...], block: int, target: GpuTarget
 ) -> _SharedLoop:
     """Return how program instances share a loop over whole rows."""
-    if not _accumulates_rows(kernel, looped):
+    row_elements = _max_elements(kernel, whole)
+    if not _accumulated_bytes(kernel, looped, whole):
         block = max(1, min(_next_power_of_2(looped.extent), MAX_ROW_TILE // row_elements))
         warps = max(1, min(16, block * row_elements // ELEMENTS_PER_WARP_OF_RESULT))
         per_sm = min(INSTANCES_PER_SM, WARPS_PER_SM // warps)
@@ -278,11 +275,13 @@ def _share_rows(
     )
 
 
-def _accumulates_rows(kernel: Kernel, looped: _AxisGroup) -> bool:
-    """Return whether a reduction over the looped axes has more than one result."""
+def _accumulated_bytes(kernel: Kernel, looped: _AxisGroup, whole: tuple[Tile, ...]) -> int:
+    """Return the bytes for each element of a row that reductions over the looped axes hold."""
     value_axes, _ = iteration_axes(kernel)
+    row_axes = {a for t in whole for a in t.axes}
     reductions = [s for s in kernel.body if isinstance(s, Reduce)]
-    return any(value_axes[r.name] for r in reductions if not set(r.over).isdisjoint(looped.axes))
+    held = [r for r in reductions if not row_axes.isdisjoint(value_axes[r.name])]
+    return sum(r.dtype.itemsize for r in held if not set(r.over).isdisjoint(looped.axes))
 
 
 def _stages(

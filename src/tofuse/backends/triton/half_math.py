@@ -3,9 +3,9 @@
 Errors are at most an eighth of the rounding: 2**-15 of the result, and 2**-12 for the sines of
 bfloat16. Results below the smallest normal number may be zero. Coefficients have the least maximum
 relative error, by reweighted least squares. Sines reduce their argument by multiples of pi (Cody
-and Waite, "Software Manual for the Elementary Functions", 1980); for arguments beyond 2**20, which
-float16 does not have, they are libdevice's, which only blocks with such an argument call. The error
-function is `1 - 2**-p(x)`, as in Abramowitz and Stegun, 7.1.28.
+and Waite, "Software Manual for the Elementary Functions", 1980). A block with an argument beyond
+2**20 calls libdevice for it. The error function is `1 - 2**-p(x)`, as in Abramowitz and Stegun,
+7.1.28.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Sequence
 
 from tofuse.ir.types import DType
 
-NEEDS_BLOCK = ("_sin_bf16", "_cos_bf16")  # they reduce their operand to find large arguments
+SINES = ("sin", "cos")  # they take a block, whose largest argument they look for
 
 
 def half_function(op: str, rounds_to: DType) -> str:
     """Return the name of the function for an op of `ops.table.ELEMENTARY`."""
-    return f"_{op}_{rounds_to.value if op in ('sin', 'cos') else 'half'}"
+    return f"_{op}_{rounds_to.value if op in SINES else 'half'}"
 
 
 _LOG2_E = 1.4426950408889634
@@ -35,8 +35,6 @@ _LOG_ERFC = (
     -0.029798615723848343,
     0.002996494062244892,
 )
-
-
 _PI_PARTS = (3.1415927410125732, -8.742277657347586e-08)
 _ROUNDER = 12582912.0  # 1.5 * 2**23: the sum has the nearest integer in its low bits
 _LIMIT = 1048576.0  # of arguments whose multiple of pi is exact: 2**20
@@ -50,7 +48,7 @@ def _horner(variable: str, coefficients: Sequence[float]) -> str:
     return text
 
 
-def _sine(name: str, half: float, coefficients: Sequence[float]) -> str:
+def _sine(name: str, library: str, half: float, coefficients: Sequence[float]) -> str:
     """Return `sin(x)`, or with a half `cos(x)`: the sine of what exceeds a multiple of pi."""
     return f"""\
 def {name}(x):
@@ -60,19 +58,7 @@ def {name}(x):
     square = r * r
     sine = r * ({_horner("square", coefficients)})
     flip = ({"1 - " if half else ""}large.to(tl.int32, bitcast=True)) << 31
-    return (sine.to(tl.int32, bitcast=True) ^ flip).to(tl.float32, bitcast=True)
-"""
-
-
-def _any_sine(name: str, library: str, half: float) -> str:
-    """Return the sine or cosine of arguments of any size."""
-    near = _sine(f"{name}_near", half, _SIN_BF16)
-    return f"""\
-{near}
-
-@triton.jit
-def {name}(x):
-    result = {name}_near(x)
+    result = (sine.to(tl.int32, bitcast=True) ^ flip).to(tl.float32, bitcast=True)
     if tl.max(tl.abs(x)) > {_LIMIT}:
         result = tl.where(tl.abs(x) > {_LIMIT}, libdevice.{library}(x), result)
     return result
@@ -80,10 +66,10 @@ def {name}(x):
 
 
 HALF_DEFINITIONS = {
-    "_sin_f16": _sine("_sin_f16", 0.0, _SIN_F16),
-    "_cos_f16": _sine("_cos_f16", 0.5, _SIN_F16),
-    "_sin_bf16": _any_sine("_sin_bf16", "sin", 0.0),
-    "_cos_bf16": _any_sine("_cos_bf16", "cos", 0.5),
+    "_sin_f16": _sine("_sin_f16", "sin", 0.0, _SIN_F16),
+    "_cos_f16": _sine("_cos_f16", "cos", 0.5, _SIN_F16),
+    "_sin_bf16": _sine("_sin_bf16", "sin", 0.0, _SIN_BF16),
+    "_cos_bf16": _sine("_cos_bf16", "cos", 0.5, _SIN_BF16),
     "_exp_half": f"""\
 def _exp_half(x):
     return tl.exp2(x * {_LOG2_E})

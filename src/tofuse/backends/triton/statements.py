@@ -11,7 +11,7 @@ from tofuse.backends.triton.elementwise import (
     constant_expression,
     elementwise_expression,
 )
-from tofuse.backends.triton.half_math import NEEDS_BLOCK, half_function
+from tofuse.backends.triton.half_math import SINES, half_function
 from tofuse.backends.triton.index_space import IndexSpace
 from tofuse.backends.triton.random import uniform_expression
 from tofuse.ir.dims import SymDim
@@ -94,10 +94,9 @@ class StatementEmitter:
             operand_dtypes[0] = DType.BOOL
         args = [self.arg(a, d) for a, d in zip(stmt.args, operand_dtypes, strict=True)]
         if stmt.rounds_to is not None and not self.exact:
-            function = half_function(stmt.op, stmt.rounds_to)
             is_block = self.index_space.is_block(self.value_axes[stmt.name])
-            if is_block or function not in NEEDS_BLOCK:
-                return f"{function}({args[0]})"
+            if is_block or stmt.op not in SINES:
+                return f"{half_function(stmt.op, stmt.rounds_to)}({args[0]})"
         return elementwise_expression(
             stmt.op, args, stmt.operand_dtype, stmt.dtype, exact=self.exact
         )
