@@ -70,6 +70,7 @@ def test_random_graphs(data: st.DataObject):
     min_split = data.draw(st.sampled_from((1, 64, DEFAULT_LIMITS.min_split)))
     register_tile = data.draw(st.sampled_from((1, 16, DEFAULT_LIMITS.register_tile)))
     loop_block = data.draw(st.sampled_from((2, DEFAULT_LIMITS.loop_block)))
+    exact = data.draw(st.booleans())  # else it is the text that users run
     limits = TilingLimits(
         register_tile=register_tile,
         register_row=register_tile,
@@ -93,7 +94,7 @@ def test_random_graphs(data: st.DataObject):
         except Unschedulable:
             return run_interpreter(kernel, buffers, sizes)
         note(repr(program))
-        return run_tiles(program, buffers, sizes)
+        return run_tiles(program, buffers, sizes, exact)
 
     sizes = sizes_of(graph)
     if sizes:
