@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from tofuse.backends.llvm.function_emitter import FunctionEmitter
-from tofuse.backends.llvm.ir_text import FunctionBuilder, ramp, splat
+from tofuse.backends.llvm.ir_text import FunctionBuilder, splat
 from tofuse.backends.llvm.vector_math.formula_builder import FormulaBuilder, Value
 from tofuse.ir.dims import known_multiple
 from tofuse.ir.kernel import Uniform
@@ -34,7 +34,7 @@ def emit_uniform(emitter: FunctionEmitter, s: Uniform) -> None:
 def _runs_in_blocks(emitter: FunctionEmitter, s: Uniform) -> bool:
     """Return whether one iteration of the vector loop covers one block of the generator."""
     axis, lanes = emitter.vector_axis, emitter.lanes
-    if axis is None or emitter.unroll * lanes != PHILOX_BLOCK or PHILOX_COUNTERS % lanes:
+    if axis is None or lanes not in (4, 8, 16) or emitter.unroll * lanes != PHILOX_BLOCK:
         return False
     others = [c for a, c in s.col.terms if a != axis] + [s.col.const]
     others += [lp.strip for lp in emitter.nest.schedule.loops if lp.axis == axis]
@@ -51,20 +51,27 @@ def _block_words(
     col = f.let(f"lshr i64 {emitter.affine(s.col)}, 6")
     first = f.let(f"shl i64 {f.let(f'add i64 {row}, {col}')}, 4")
     words: list[Value] = []
-    for lane in range(0, PHILOX_COUNTERS, lanes):
-        four = philox(_splat(b, first) + b.value(ramp("i64", lane, lanes), "i64"))
-        even, odd = _interleave(b, four[0], four[2]), _interleave(b, four[1], four[3])
-        for low, high in zip(even, odd, strict=True):
-            words += _interleave(b, low, high)
+    for start in range(0, PHILOX_COUNTERS, lanes):
+        # vector k of the transposes has the words of the counters in lanes k, k + 4, k + 8, ...
+        numbers = [start + lanes // 4 * (lane % 4) + lane // 4 for lane in range(lanes)]
+        counters = b.value(f"<{', '.join(f'i64 {n}' for n in numbers)}>", "i64")
+        words += _transpose_quads(b, philox(_splat(b, first) + counters))
     return words
 
 
-def _interleave(b: FormulaBuilder, x: Value, y: Value) -> list[Value]:
-    """Return the lanes of two vectors in turn, as two vectors."""
-    lanes = b.width
-    order = [k // 2 + lanes * (k % 2) for k in range(2 * lanes)]
-    halves = order[:lanes], order[lanes:]
-    return [b.value(b.f.shuffle(b.type("i32"), x.text, y.text, h), "i32") for h in halves]
+def _transpose_quads(b: FormulaBuilder, words: list[Value]) -> list[Value]:
+    """Transpose each four lanes of four vectors: within 128 bits, shuffles are cheap."""
+    w0, w1, w2, w3 = words
+    halves = (0, 4, 1, 5), (2, 6, 3, 7)  # lanes of a pair of vectors, the second's from 4 on
+    pairs = [(_shuffle_quads(b, w0, w1, h), _shuffle_quads(b, w2, w3, h)) for h in halves]
+    quarters = (0, 1, 4, 5), (2, 3, 6, 7)
+    return [_shuffle_quads(b, x, y, q) for x, y in pairs for q in quarters]
+
+
+def _shuffle_quads(b: FormulaBuilder, x: Value, y: Value, order: Sequence[int]) -> Value:
+    """Shuffle each four lanes of two vectors in one way."""
+    lanes = [start + k + (b.width - 4) * (k >= 4) for start in range(0, b.width, 4) for k in order]
+    return b.value(b.f.shuffle(b.type("i32"), x.text, y.text, lanes), "i32")
 
 
 def _lane_words(
