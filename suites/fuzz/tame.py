@@ -15,6 +15,8 @@ FUNCTIONS = (
     "var_mean|std_mean"
 )
 CALL = re.compile(rf"(?:(?:F|torch)\.({FUNCTIONS})\(|\b(?=\w+\.(tanh|var|std)\())(\w+)(?:, (\w+))?")
+PIECES = re.compile(r"(\w+)\.(unbind|h?split)\(")
+MOST_PIECES = 512  # torch's symbolic sizes take minutes for more views
 DIM = re.compile(r"(?:\.var\(|\.std\(|_mean\(\w+, )(-?\d+)")
 
 
@@ -77,6 +79,13 @@ def reads_leftovers(s: Statement, names: Namespace, inputs: Sequence[object]) ->
     whole = x if x._base is None else x._base
     has_leftovers = whole.untyped_storage().nbytes() > whole.numel() * whole.itemsize
     return has_leftovers and storage_of(x) not in given
+
+
+def has_many_pieces(text: str, names: Namespace) -> bool:
+    """Return whether a call may split a tensor into more views than torch can trace soon."""
+    found = PIECES.search(text)
+    x = names.get(found[1]) if found else None
+    return isinstance(x, Tensor) and max(x.shape, default=0) > MOST_PIECES
 
 
 def is_tame(x: Tensor) -> bool:
