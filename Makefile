@@ -23,7 +23,7 @@ DOCS_STAMP := $(DOCS_VENV)/.stamp
 MODELS_SITE := .venv-models
 MODELS_STAMP := $(MODELS_SITE)/.stamp
 
-.PHONY: run test test-torch bench opinfo gpu-check models fuzz integrations docs clean
+.PHONY: run test test-torch bench opinfo gpu-check models fuzz distributed integrations docs clean
 
 run: $(STAMP)
 	$(BIN)/python -m benchmarks.run
@@ -54,6 +54,11 @@ fuzz: $(STAMP)
 # Some of it: make gpu-check ONLY=softmax. After a change on purpose: make gpu-check SUITE=--accept
 gpu-check: $(STAMP)
 	$(BIN)/python -m suites.gpu_check --only "$(ONLY)" $(addprefix --jobs ,$(JOBS)) $(SUITE)
+
+# Training on 2 and 4 ranks against eager and Inductor, into docs/distributed.md: 20 minutes. Some of it:
+#   make distributed ONLY=tensor
+distributed: $(STAMP)
+	$(BIN)/python -m suites.distributed --jobs 1 --only "$(ONLY)" $(SUITE)
 
 # The suite on another release of PyTorch, which may be a build of several GB.
 test-torch: $(TORCH_STAMP)

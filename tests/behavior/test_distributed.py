@@ -1,4 +1,4 @@
-"""Training on two ranks: losses and gradients as uncompiled, and what is fused."""
+"""Training on two ranks: the rows of `make distributed`, and what they do not show."""
 
 import warnings
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -23,7 +23,9 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 import tofuse
-from tests.support.ranks import run_ranks
+from suites.distributed.measure import check_row
+from suites.distributed.ranks import Scenario, run_ranks
+from suites.distributed.rows import ROWS, whole
 
 STEPS = 3
 WIDTH = 32
@@ -43,10 +45,6 @@ class Block(nn.Module):
 def blocks():
     torch.manual_seed(0)
     return nn.Sequential(Block(), Block())
-
-
-def whole(tensor):
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def train(model, parameters, x):
@@ -80,25 +78,11 @@ def strict(model):
     return tofuse.compile(model, strict=True)
 
 
-def assert_fused(make, x):
-    """Check that kernels run the pointwise work, in both directions."""
-    report = tofuse.explain(make(), strict=True)(x)
-    assert not report.notes, report.notes
-    assert report.forward.kernels and report.backward.kernels
-
-
 def parallel_blocks(mesh):
     model = blocks()
     for block in model:
         parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
     return model
-
-
-def tensor_parallel(rank, ranks):
-    mesh = init_device_mesh("cpu", (ranks,))
-    make = partial(parallel_blocks, mesh)
-    check(make, strict, inputs(0))
-    assert_fused(make, inputs(0))
 
 
 def gradients(model, x):
@@ -141,24 +125,31 @@ def strides_of_arguments(rank, ranks):
         torch.testing.assert_close(gradients(compiled, x), gradients(model, x))
 
 
-def sequence_parallel(rank, ranks):
+class TrainRow:
+    """A row trains as in eager, and kernels run the pointwise work in both directions."""
+
+    def __init__(self, row: str):
+        self.row = row
+        self.__name__ = row.replace(" ", "_")
+
+    def __call__(self, rank: int, ranks: int) -> None:
+        report = check_row(self.row, rank, ranks)
+        assert report.forward.kernels and report.backward.kernels
+
+
+def work_beside_collectives(rank, ranks):
     mesh = init_device_mesh("cpu", (ranks,))
     plan = {
         "norm": SequenceParallel(),
         "up": ColwiseParallel(input_layouts=Shard(1)),
         "down": RowwiseParallel(output_layouts=Shard(1)),
     }
-
-    def make():
-        model = blocks()
-        for block in model:
-            parallelize_module(block, mesh, plan)
-        return model
-
+    model = blocks()
+    for block in model:
+        parallelize_module(block, mesh, plan)
     part = inputs(0).chunk(ranks, 1)[rank].contiguous()
-    check(make, strict, part)
-    assert_fused(make, part)
-    assert_overlap(tofuse.explain(make(), strict=True)(part).backward.graphs[0].plan)
+    report = tofuse.explain(model, strict=True)(part)
+    assert_overlap(report.backward.graphs[0].plan)
 
 
 def assert_overlap(plan):
@@ -190,48 +181,49 @@ def operands_in_flight(rank, ranks):
     assert "mul_sin_3(t_mm, t_mm_1, t_mm_1)" in plan, plan
 
 
-def data_parallel(rank, ranks):
+def compiled_data_parallel(rank, ranks):
     """The model has 6 MB of parameters and so four buckets."""
 
-    def layers():
-        torch.manual_seed(0)
-        return nn.Sequential(*(m for _ in range(6) for m in (nn.Linear(512, 512), nn.GELU())))
-
     def make():
-        return DistributedDataParallel(layers(), bucket_cap_mb=2)
+        torch.manual_seed(0)
+        layers = (m for _ in range(6) for m in (nn.Linear(512, 512), nn.GELU()))
+        return DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=2)
 
     x = torch.randn(4, 512, generator=torch.Generator().manual_seed(rank))
-    check(make, tofuse.compile, x)
     check(make, lambda model: torch.compile(model, backend="tofuse"), x)
-    check(make, compiled_inside, x)
 
 
-def compiled_inside(model):
-    """Put the compiled module of a DistributedDataParallel into another one."""
-    return DistributedDataParallel(tofuse.compile(model.module), bucket_cap_mb=2)
-
-
-def fully_sharded(rank, ranks):
-    """Each block compiled, then sharded; sharded, then compiled; and all of the model."""
+def methods_of_sharded_modules(rank, ranks):
+    """Those of FSDP2 are found on the compiled module."""
     mesh = init_device_mesh("cpu", (ranks,))
-
-    def sharded():
-        model = blocks()
-        for block in model:
-            fully_shard(block, mesh=mesh)
-        return fully_shard(model, mesh=mesh)
-
-    def blocks_in_place(model):
-        for block in model:
-            block.compile(backend="tofuse")
-        return model
-
-    check(sharded, tofuse.compile, inputs(rank))
-    check(sharded, blocks_in_place, inputs(rank))
-    compiled = tofuse.compile(sharded())
+    model = blocks()
+    for block in model:
+        fully_shard(block, mesh=mesh)
+    compiled = tofuse.compile(fully_shard(model, mesh=mesh))
     compiled.unshard()
     compiled.reshard()
     compiled.set_requires_gradient_sync(True)
+
+
+def collectives_in_arguments(rank, ranks):
+    """Gradients pass through an argument that is a collective's result, not yet waited for."""
+    mesh = init_device_mesh("cpu", (ranks,))
+    for layout, dtype in (Replicate(), torch.float32), (Shard(0), torch.float64):
+        torch.manual_seed(0)
+        first = nn.Linear(WIDTH, WIDTH, dtype=dtype)
+        second = nn.Sequential(nn.LayerNorm(WIDTH), nn.GELU()).to(dtype)
+        style = RowwiseParallel(input_layouts=Replicate(), output_layouts=layout)
+        parallelize_module(first, mesh, style)
+        compiled = tofuse.compile(second, strict=True)
+        for rows in 6, 10, 2:
+            x = torch.randn(rows, WIDTH, dtype=dtype, requires_grad=True)
+            parameters = [x, *first.parameters(), *second.parameters()]
+            found = []
+            for function in second, compiled, compiled:
+                result = function(first(x))
+                found.append([result, *torch.autograd.grad(result.square().sum(), parameters)])
+            for actual in found[1:]:
+                torch.testing.assert_close([*map(whole, actual)], [*map(whole, found[0])])
 
 
 @contextmanager
@@ -305,21 +297,22 @@ def dropout_masks(rank, ranks):
     assert not any(torch.equal(a, b) for a, b in pairwise(masks))
 
 
-SCENARIOS = (
-    tensor_parallel,
+SCENARIOS: tuple[Scenario, ...] = (
+    *map(TrainRow, ROWS),
     sizes_dtypes_and_layouts,
     strides_of_arguments,
-    sequence_parallel,
+    collectives_in_arguments,
+    work_beside_collectives,
     operands_in_flight,
-    data_parallel,
-    fully_sharded,
+    compiled_data_parallel,
+    methods_of_sharded_modules,
     fallback_on_one_rank,
     dropout_masks,
 )
 
 
 @pytest.fixture(scope="module")
-def errors():
+def errors() -> dict[str, str]:
     """The errors of all scenarios, which share two processes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -40,6 +40,7 @@ from tofuse.capture.aot.boxed import BoxedFunction, CompiledFunction
 from tofuse.capture.aot.gc_pause import pause_gc
 from tofuse.capture.aot.runtime_inference import InferenceRuntime
 from tofuse.capture.decomp.decompose import decompositions
+from tofuse.capture.dynamo.async_collectives import plain_inputs, wait_for_arguments
 from tofuse.capture.dynamo.legality import (
     fallback_reason,
     modes_active,
@@ -81,7 +82,9 @@ def compile_program(
         return gm.forward
     run: CompiledFunction = gm.forward
     scalars: Sequence[int] = ()
+    waits: Sequence[int] = ()
     try:
+        example_inputs, waits = plain_inputs(example_inputs)
         program, inputs, scalars = add_scalar_inputs(gm, example_inputs)
         run = program.forward
         reason = fallback_reason(program, inputs)
@@ -96,7 +99,7 @@ def compile_program(
         context.report_fallback(why)
     except Exception as error:
         context.fall_back(error, gm)
-    return read_scalars(run, scalars)
+    return wait_for_arguments(read_scalars(run, scalars), waits)
 
 
 def _program_variants(

@@ -1,0 +1,1 @@
+"""Training on several ranks, each way that users write it, compared with eager and Inductor."""
