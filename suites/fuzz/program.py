@@ -13,6 +13,9 @@ from torch import Tensor
 
 import tofuse
 
+# Rounding errors of values in a coarser dtype than the result. The comparison allows a result of
+# that dtype, but not a wider one, 8 ulps; and it allows 4 times what these errors change.
+INNER_ULPS = 3
 Option = bool | str | float | int | None | tuple[str, ...]
 Namespace = dict[str, object]
 IMPORTS = "import torch\nimport torch.nn.functional as F\n\nimport tofuse\n"
@@ -124,6 +127,8 @@ def statement_lines(s: Statement, jitter: bool) -> list[str]:
     if not jitter or not s.rounds or not (s.written or s.result):
         return [s.text]
     eps, inner = f"torch.finfo({s.rounds}).eps", f"torch.finfo({s.operands or s.rounds}).eps"
+    if _eps(s.operands or s.rounds) > _eps(s.rounds):
+        inner = f"{INNER_ULPS} * {inner}"
     if s.written:
         x = f"{s.written}.data"  # autograd must not see this write
         return [s.text, f"{x}.copy_(jitter({x}, max({eps}, {inner})))"]
@@ -133,6 +138,10 @@ def statement_lines(s: Statement, jitter: bool) -> list[str]:
         jittered = NAME.sub(rf"jitter(\g<0>, {inner})", text)
         text = f"mix({text}, {jittered})"
     return [f"{s.result} = jitter({text}, {eps})"]
+
+
+def _eps(dtype: str) -> float:
+    return torch.finfo(getattr(torch, dtype.removeprefix("torch."))).eps
 
 
 def arguments_source(program: Program, prepare: bool = False) -> str:

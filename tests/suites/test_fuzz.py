@@ -20,7 +20,7 @@ from suites.fuzz.program import (
 from suites.fuzz.run import Variant, check
 from suites.fuzz.shrink import shrink
 from suites.fuzz.standalone import standalone
-from suites.fuzz.tame import rounds_unseen
+from suites.fuzz.tame import has_many_pieces, rounds_unseen
 from suites.harness import Worker
 from tests.suites.faulty_programs import LONG
 
@@ -117,9 +117,11 @@ def test_guarded_tensors_are_as_others():
 def test_rounding_errors_reach_parts_of_a_statement():
     inner = Statement("v1 = x0.tanh() * 2", rounds="torch.float64", operands="torch.float32")
     assert statement_lines(inner, jitter=True) == [
-        "v1 = jitter(jitter(x0.tanh(), torch.finfo(torch.float32).eps) * 2,"
+        "v1 = jitter(jitter(x0.tanh(), 3 * torch.finfo(torch.float32).eps) * 2,"
         " torch.finfo(torch.float64).eps)"
     ]
+    inner = Statement("x0[0] = x1.sum()", "", "torch.float64", "torch.float32", written="x0")
+    assert "3 * torch.finfo(torch.float32).eps" in statement_lines(inner, jitter=True)[1]
     (norm,) = statement_lines(Statement("v1 = F.normalize(x0)", rounds="torch.float32"), True)
     assert "mix(F.normalize(x0), F.normalize(jitter(x0" in norm
     exact = Statement("v1 = x0.T")
@@ -145,6 +147,13 @@ UNSEEN = [
 def test_statements_whose_rounding_the_referee_cannot_see(text, x, unseen):
     names = {"x0": x.requires_grad_(), "x1": x.detach()}
     assert rounds_unseen(text, names) is unseen
+
+
+def test_splits_that_torch_traces_for_minutes_are_left_out():
+    names = {"x0": torch.ones(2, 513), "x1": torch.ones(512, 2)}
+    assert has_many_pieces("v1 = x0.unbind(-1)[-1]", names)
+    assert not has_many_pieces("v1 = x1.hsplit(2)[0]", names)
+    assert not has_many_pieces("v1 = x0.sum()", names)
 
 
 def test_every_difference_is_found():
