@@ -14,10 +14,12 @@ from tofuse.config import Option, make_config
 from tofuse.driver.compile import check_callable, compile_target
 from tofuse.driver.compile_program import compile_program
 from tofuse.driver.context import make_context
+from tofuse.driver.process_group import default_group
 from tofuse.driver.time_calls import time_calls, timed_call
 from tofuse.driver.torch_options import own_options
 from tofuse.errors import OptionError
-from tofuse.report.model import GraphReport, MachineLimits
+from tofuse.report.call_times import MachineLimits
+from tofuse.report.model import GraphReport
 from tofuse.report.report_text import ReportText
 from tofuse.runtime.pool import POOL
 from tofuse.runtime.timing import Clock, machine_limits
@@ -92,7 +94,8 @@ def explain(
         raise OptionError(f"measure must be True or False, not {measure!r}")
 
     def run(*args: P.args, **kwargs: P.kwargs) -> ReportText:
-        report = ReportText(name=getattr(target, "__name__", type(target).__name__))
+        name = getattr(target, "__name__", type(target).__name__)
+        report = ReportText(name=name, ranks=default_group())
         clocks: list[Clock] = []
 
         def add_graph(graph: GraphReport) -> Clock | None:

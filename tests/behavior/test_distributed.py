@@ -1,10 +1,13 @@
 """Training on two ranks: the rows of `make distributed`, and what they do not show."""
 
+import json
+import tempfile
 import warnings
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,6 +29,7 @@ import tofuse
 from suites.distributed.measure import check_row
 from suites.distributed.ranks import Scenario, run_ranks
 from suites.distributed.rows import ROWS, whole
+from tofuse.report.chrome_trace import COLLECTIVE_THREAD
 
 STEPS = 3
 WIDTH = 32
@@ -148,8 +152,9 @@ def work_beside_collectives(rank, ranks):
     for block in model:
         parallelize_module(block, mesh, plan)
     part = inputs(0).chunk(ranks, 1)[rank].contiguous()
-    report = tofuse.explain(model, strict=True)(part)
+    report = tofuse.explain(model, strict=True, measure=True)(part)
     assert_overlap(report.backward.graphs[0].plan)
+    assert_collectives_reported(report, rank, ranks)
 
 
 def assert_overlap(plan):
@@ -160,6 +165,32 @@ def assert_overlap(plan):
     ]
     assert len(starts) == 4
     assert not [k for k in starts[1:] if "wait_tensor.default" in steps[k + 1]], plan
+
+
+def assert_collectives_reported(report, rank, ranks):
+    """Check bytes, group and what runs beside each, and the trace of both ranks in one file."""
+    assert report.title == f"Sequential (rank {rank} of {ranks})" and report.title in str(report)
+    collectives = report.backward.collectives
+    assert [c.operator for c in collectives] == [
+        "all_gather_into_tensor", "reduce_scatter_tensor",
+    ] * 2  # fmt: skip
+    whole, part = 2 * 8 * WIDTH * 4, 2 * 8 * WIDTH * 4 // ranks
+    sizes = [(c.operand_bytes, c.result_bytes) for c in collectives]
+    assert sizes == [(part, whole), (whole, part)] * 2
+    assert all(c.group == "0" and c.wait is not None for c in collectives)
+    assert all(c.beside and c.beside_us > 0 for c in collectives[1:])
+    recorded = report.as_dict()["graphs"][-1]["collectives"]
+    assert [c["name"] for c in recorded] == [c.name for c in collectives]
+    with tempfile.TemporaryDirectory() as folder:
+        path = report.save_trace(Path(folder, "trace.json"), all_ranks=True)
+        assert path.exists() == (rank == 0)
+        events = json.loads(path.read_text())["traceEvents"] if rank == 0 else []
+    for process in range(1, ranks + 1) if rank == 0 else ():
+        spans = [e for e in events if e["pid"] == process and e["ph"] == "X"]
+        sent = [e for e in spans if e["tid"] == COLLECTIVE_THREAD]
+        assert [e["name"] for e in sent] == [c.name for c in report.collectives]
+        assert {"beside", "group", "operand_bytes"} <= sent[0]["args"].keys()
+        assert min(e["ts"] for e in spans) >= 0
 
 
 def gathered_beside(x, w):

@@ -81,3 +81,58 @@ def test_work_grows_as_the_number_of_regions():
         assert peak_bytes(order_regions(part)) == 2 * VECTOR_BYTES
         counts.append(count_calls(partial(order_regions, part)))
     assert counts[1] < 2.3 * counts[0]
+
+
+def communication(*names, backward=()):
+    """Return the lines of collectives in a chain, and of calls whose order is free.
+
+    `backward` has the names of such calls, with the number of the wait that they read.
+    """
+    lines = []
+    for k, name in enumerate(names):
+        lines += [
+            call_line(f"c{k}", f"w{k - 1}" if k else "x"),
+            collective_line(name, f"c{k}"),
+            wait_line(f"w{k}", name),
+        ]
+    return lines + [call_line(name, f"w{k}") for name, k in backward]
+
+
+def collective_line(name, source):
+    target = "_c10d_functional.all_gather_into_tensor.default"
+    return (
+        f"{name} = opaque({source}, args='$0, 2, \"0\"', effect=True, target='{target}') : "
+        "f32[1000]"
+    )
+
+
+def wait_line(name, source):
+    target = "_c10d_functional.wait_tensor.default"
+    return f"{name} = opaque({source}, args='$0', target='{target}') : f32[1000]"
+
+
+def test_work_whose_order_is_free_runs_beside_collectives():
+    lines = communication("g0", "g1", "g2", backward=[("a", 0), ("b", 0), ("d", 1)])
+    graph = make_graph(*lines, outputs="w2, a, b, d")
+    order = first_outputs(order_regions(make_partition(graph)))
+    assert order == ["c0", "g0", "w0", "c1", "g1", "a", "b", "w1", "c2", "g2", "d", "w2"]
+
+
+def test_collectives_with_nothing_beside_share_the_work_of_the_one_before():
+    lines = communication("g0", "g1", "g2", "g3", backward=[(name, 0) for name in "abd"])
+    graph = make_graph(*lines, outputs="w3, a, b, d")
+    order = first_outputs(order_regions(make_partition(graph)))
+    text = " ".join(order)
+    assert text == "c0 g0 w0 c1 g1 a w1 c2 g2 b w2 c3 g3 d w3"
+
+
+def test_work_grows_as_the_number_of_collectives():
+    counts = []
+    for count in (100, 200):
+        lines = communication(
+            *(f"g{k}" for k in range(count)), backward=[(f"a{k}", k) for k in range(count)]
+        )
+        outputs = ", ".join([f"w{count - 1}", *(f"a{k}" for k in range(count))])
+        part = make_partition(make_graph(*lines, outputs=outputs))
+        counts.append(count_calls(partial(order_regions, part)))
+    assert counts[1] < 2.3 * counts[0]

@@ -120,7 +120,7 @@ def test_rounding_errors_reach_parts_of_a_statement():
         "v1 = jitter(jitter(x0.tanh(), 3 * torch.finfo(torch.float32).eps) * 2,"
         " torch.finfo(torch.float64).eps)"
     ]
-    inner = Statement("x0[0] = x1.sum()", "", "torch.float64", "torch.float32", written="x0")
+    inner = Statement("x0[0] = x1.sum()", (), "torch.float64", "torch.float32", written="x0")
     assert "3 * torch.finfo(torch.float32).eps" in statement_lines(inner, jitter=True)[1]
     (norm,) = statement_lines(Statement("v1 = F.normalize(x0)", rounds="torch.float32"), True)
     assert "mix(F.normalize(x0), F.normalize(jitter(x0" in norm
@@ -150,7 +150,7 @@ def test_statements_whose_rounding_the_referee_cannot_see(text, x, unseen):
 
 
 def test_splits_that_torch_traces_for_minutes_are_left_out():
-    names = {"x0": torch.ones(2, 513), "x1": torch.ones(512, 2)}
+    names: dict[str, object] = {"x0": torch.ones(2, 513), "x1": torch.ones(512, 2)}
     assert has_many_pieces("v1 = x0.unbind(-1)[-1]", names)
     assert not has_many_pieces("v1 = x1.hsplit(2)[0]", names)
     assert not has_many_pieces("v1 = x0.sum()", names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tofuse.analysis.alias import MemRef, is_aten_view, is_eliminated_concat
+from tofuse.analysis.alias import MemRef, is_aten_view, is_eliminated_concat, is_wait
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.region import Region
@@ -17,6 +17,8 @@ def value_bytes(v: Value) -> int:
 
 def op_bytes(op: Op) -> int:
     """Return the bytes that the op alone reads, each tensor once, and writes."""
+    if is_wait(op):
+        return 0
     return sum(value_bytes(v) for v in (*dict.fromkeys(op.inputs), *op.results))
 
 
@@ -24,9 +26,10 @@ def region_bytes(region: Region, storage: Mapping[Value, MemRef]) -> int:
     """Return the bytes that a region reads from outside, each tensor once, and writes.
 
     A view counts its own elements; all views of one tensor together count at most that tensor's
-    bytes. An eliminated concat and a view that PyTorch makes move no bytes.
+    bytes. An eliminated concat, a view that PyTorch makes, and a wait move no bytes.
     """
-    if is_eliminated_concat(region.ops[-1]) or is_aten_view(region.ops[-1]):
+    last = region.ops[-1]
+    if is_eliminated_concat(last) or is_aten_view(last) or is_wait(last):
         return 0
     view_bytes: dict[Value, dict[object, int]] = {}
     for v in region.inputs:

@@ -50,6 +50,7 @@ MAX_SIBLINGS = 8  # readers of one tensor merged with the first: not measured
 MIN_OVERLAP = 1.5  # reads of an element by windows, to compute it before: not measured
 MAX_SPLIT_ROUNDS = 6  # of splitting for memory; few programs need two: not measured
 MIN_ORDER_SAVING = 256 * 1024  # bytes; reordering may separate launches: not measured
+MAX_OVERLAP_MEMORY = 0.05  # of the peak, more, to have work beside collectives: not measured
 MIN_NONTEMPORAL_BYTES = 8 << 20  # of a result that bypasses the caches: "Nontemporal stores"
 MAX_SUBSTITUTIONS = 8  # of axes in one read, in chains of slices: not measured
 FEW_OPERANDS = 6  # of a concat that stays in its kernel: "Concat elimination"

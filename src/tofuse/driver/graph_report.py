@@ -13,12 +13,12 @@ from tofuse.driver.link import LinkedProgram
 from tofuse.ir.graph import Graph
 from tofuse.ir.region import Partition, Region
 from tofuse.plan.launch_groups import describe_groups, launch_count
+from tofuse.report.call_times import TimeSpan
 from tofuse.report.model import (
     GraphReport,
     KernelReport,
     LibraryCall,
     RegionReport,
-    TimeSpan,
 )
 
 

@@ -82,6 +82,13 @@ _TABLE = (
         "weights, which saves calls.",
     ),
     Advice(
+        (Rule.COLLECTIVE,),
+        "One side is a collective",
+        "A collective of torch.distributed reads its operands from memory and writes its results "
+        "there, while the program goes on. What reads them is fused behind the wait.",
+        "Usually nothing. The table of collectives says what runs beside each.",
+    ),
+    Advice(
         (Rule.COMPUTED_BETWEEN,),
         "An op between them runs elsewhere",
         "The second op also needs a value that another kernel or a library call computes from "

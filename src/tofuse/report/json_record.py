@@ -9,6 +9,7 @@ from typing import Union
 from tofuse.ir.graph import Loc
 from tofuse.ir.region import Verdict
 from tofuse.report.advice import ADVICE
+from tofuse.report.collective_report import Collective, find_collectives
 from tofuse.report.model import GraphReport, RegionReport, Report
 
 Json = Union[str, int, float, None, Sequence["Json"], Mapping[str, "Json"]]  # noqa: UP007
@@ -19,6 +20,8 @@ def report_record(report: Report) -> Record:
     """Return the report as data for JSON; a key ends in its unit."""
     return {
         "name": report.name,
+        "rank": report.ranks.rank,
+        "ranks": report.ranks.size,
         "operations": report.launches_before,
         "kernels": len(report.kernels),
         "library_calls": len(report.library_calls),
@@ -40,6 +43,7 @@ def _graph(graph: GraphReport) -> Record:
         "notes": list(graph.notes),
         "regions": [_region(region) for region in graph.regions],
         "verdicts": [_verdict(verdict) for verdict in graph.verdicts],
+        "collectives": [_collective(collective) for collective in find_collectives(graph)],
     }
 
 
@@ -54,6 +58,19 @@ def _region(region: RegionReport) -> Record:
         "predicted_us": region.predicted_us,
         "measured_us": region.measured_us,
         "lines": [_line(loc) for loc in region.locs],
+    }
+
+
+def _collective(collective: Collective) -> Record:
+    return {
+        "name": collective.name,
+        "operator": collective.operator,
+        "group": collective.group,
+        "operand_bytes": collective.operand_bytes,
+        "result_bytes": collective.result_bytes,
+        "beside": [region.name for region in collective.beside],
+        "beside_us": collective.beside_us,
+        "line": None if collective.loc is None else _line(collective.loc),
     }
 
 

@@ -15,6 +15,9 @@ from tofuse.ir.plan import Call, Launch, Plan, variable
 from tofuse.ir.region import Partition, Region, Verdict
 from tofuse.ir.tile import TileProgram
 from tofuse.ir.verify_plan import reads
+from tofuse.report.call_times import CallTimes, MachineLimits, TimeSpan
+from tofuse.report.collective_report import Collective, find_collectives
+from tofuse.report.ranks import ONE_RANK, Ranks
 
 
 @dataclass(frozen=True)
@@ -83,46 +86,6 @@ class RegionReport:
     def executor_label(self) -> str:
         """The executor's name for readers: a backend, a registered executor, or PyTorch."""
         return "PyTorch" if self.executor == "aten" else self.executor
-
-
-@dataclass(frozen=True)
-class TimeSpan:
-    """The begin and end, in nanoseconds, of a compilation stage or of a region's run."""
-
-    name: str
-    begin: int
-    end: int
-
-    @property
-    def us(self) -> float:
-        return (self.end - self.begin) / 1e3
-
-
-@dataclass(frozen=True)
-class CallTimes:
-    """Median microseconds of whole calls, eager and compiled, over `rounds` calls of each."""
-
-    rounds: int
-    eager_forward: float
-    eager_backward: float
-    forward: float
-    backward: float
-
-    @property
-    def eager(self) -> float:
-        return self.eager_forward + self.eager_backward
-
-    @property
-    def ours(self) -> float:
-        return self.forward + self.backward
-
-
-@dataclass(frozen=True)
-class MachineLimits:
-    """Measured peak rates: bytes per second of a copy, operations per second of a product."""
-
-    bandwidth: float
-    arithmetic: float
 
 
 @dataclass(frozen=True)
@@ -282,7 +245,8 @@ class Report:
     """All graphs compiled for one function, in order of compilation.
 
     `breaks` lists graph breaks and functions left to Python, each with its line and reason,
-    `variants` the reason for each variant of a program that calls made.
+    `variants` the reason for each variant of a program that calls made. `ranks` are those of
+    torch.distributed.
     """
 
     graphs: list[GraphReport] = field(default_factory=list)
@@ -291,6 +255,13 @@ class Report:
     limits: MachineLimits | None = None
     breaks: list[str] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
+    ranks: Ranks = ONE_RANK
+
+    @property
+    def title(self) -> str:
+        """The name, with this process's rank if there are others."""
+        name, ranks = self.name or "program", self.ranks
+        return name if ranks.size == 1 else f"{name} (rank {ranks.rank} of {ranks.size})"
 
     @property
     def regions(self) -> list[RegionReport]:
@@ -374,6 +345,10 @@ class Report:
             for g in self.graphs
             if g.shared_launches
         )
+
+    @property
+    def collectives(self) -> list[Collective]:
+        return [c for g in self.graphs for c in find_collectives(g)]
 
     def phase(self, phase: str) -> Report:
         """The graphs of one phase: "forward", "backward" or "inference"."""

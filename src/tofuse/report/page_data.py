@@ -13,10 +13,12 @@ from tofuse.analysis.memory_traffic import op_bytes
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Loc, Op, show_value_type
 from tofuse.report.advice import ADVICE, Advice, group_by_advice
+from tofuse.report.call_times import MachineLimits
+from tofuse.report.collective_report import Collective, find_collectives
 from tofuse.report.comparison import comparisons
 from tofuse.report.diagram import Item, Point, Port, draw_diagram, op_shape
 from tofuse.report.json_record import Record
-from tofuse.report.model import MachineLimits, RegionReport, Report, op_name
+from tofuse.report.model import RegionReport, Report, op_name
 from tofuse.report.program_view import (
     Edge,
     ProgramView,
@@ -30,7 +32,7 @@ def build_page_data(report: Report) -> Record:
     """Return the page's data."""
     programs = [ProgramView(g) for g in report.graphs]
     return {
-        "name": report.name,
+        "name": report.title,
         "ops": report.launches_before,
         "kernels": len(report.kernels),
         "calls": len(report.library_calls),
@@ -93,6 +95,7 @@ class _GraphDataBuilder:
             "ports": [self._port(p) for p in self.diagram.boxes if isinstance(p, Port)],
             "plan_memory": [asdict(m) for m in self.report.live_memory()],
             "op_memory": [asdict(m) for m in self.program.op_memory()],
+            "collectives": list(map(self._collective, find_collectives(self.report))),
             "stages": [{"name": s.name, "ms": s.us / 1e3} for s in self.report.stages],
         }
         lines = [_line(loc) for loc in self.line_numbers]
@@ -176,6 +179,17 @@ class _GraphDataBuilder:
             "loops": -1 if kernel is None else self._text_number(kernel.loops),
             "source": -1 if kernel is None else self._text_number(kernel.source),
             "box": self._box(r.region),
+        }
+
+    def _collective(self, c: Collective) -> Record:
+        return {
+            "name": c.name,
+            "group": c.group,
+            "operand_bytes": c.operand_bytes,
+            "result_bytes": c.result_bytes,
+            "beside": [self.region_number[r.region] for r in c.beside],
+            "beside_us": c.beside_us,
+            "line": self._line_number(c.loc),
         }
 
     def _port(self, port: Port) -> Record:

@@ -15,7 +15,8 @@ from rich.text import Text
 
 from tofuse.ir.graph import Loc
 from tofuse.report.advice import group_by_advice
-from tofuse.report.chrome_trace import trace_text
+from tofuse.report.chrome_trace import trace_text, trace_text_of_ranks
+from tofuse.report.collective_report import find_collectives
 from tofuse.report.comparison import Comparison, comparisons
 from tofuse.report.html import page_text
 from tofuse.report.json_record import Record, report_record
@@ -26,6 +27,7 @@ from tofuse.report.program_view import ProgramView, source_line
 
 MAX_PAIRS_PER_RULE = 5
 MAX_LAUNCH_ROWS = 40
+SIZES = ("ops", "memory", "operand", "result")  # columns of numbers
 FRAME = "width: 100%; height: 720px; border: 1px solid #8884"
 INDENT = {columns: (0, 0, 0, columns) for columns in (2, 4, 6, 8)}
 
@@ -50,9 +52,14 @@ class ReportText(PrintsAsText, Report):
         """Write the report as one self-contained HTML page; return its path."""
         return _save(page_text(self), Path(path))
 
-    def save_trace(self, path: str | Path) -> Path:
-        """Write a trace for Perfetto and chrome://tracing; return its path."""
-        return _save(trace_text(self), Path(path))
+    def save_trace(self, path: str | Path, *, all_ranks: bool = False) -> Path:
+        """Write a trace for Perfetto and chrome://tracing; return its path.
+
+        With `all_ranks`, every rank of the default process group must call it, and rank 0 writes
+        one file with the traces of all.
+        """
+        text = trace_text_of_ranks(self) if all_ranks else trace_text(self)
+        return _save(text, Path(path)) if text else Path(path)
 
 
 def _save(text: str, path: Path) -> Path:
@@ -64,13 +71,13 @@ def _save(text: str, path: Path) -> Path:
 
 def _blocks(report: Report) -> Iterator[RenderableType]:
     if not report.graphs:
-        yield Text(f"{report.name or 'program'}: nothing was compiled")
+        yield Text(f"{report.title}: nothing was compiled")
         yield from _breaks(report)
         return
     programs = [ProgramView(g) for g in report.graphs]
     calls = len(report.library_calls)
     yield Text.assemble(
-        (f"{report.name or 'program'}: ", "bold"),
+        (f"{report.title}: ", "bold"),
         f"{plural(report.launches_before, 'operation')} as {plural(len(report.kernels), 'kernel')}"
         f" and {plural(calls, 'library call')}",
     )
@@ -125,6 +132,7 @@ def _graph(program: ProgramView) -> Iterator[RenderableType]:
     if not g.regions:
         return
     yield Padding(_launch_table(g), INDENT[2])
+    yield from _collectives(g)
     fused = [v for v in g.verdicts if v.fused]
     if fused:
         saved = sum(v.bytes_saved for v in fused)
@@ -166,6 +174,28 @@ def _launch_table(g: GraphReport) -> RenderableType:
     if len(rows_by_content) > MAX_LAUNCH_ROWS:
         table.add_row(Text(f"and {len(rows_by_content) - MAX_LAUNCH_ROWS} more", "dim"))
     return table
+
+
+def _collectives(g: GraphReport) -> Iterator[RenderableType]:
+    """List what each collective sends, and what runs beside it."""
+    collectives = find_collectives(g)
+    if not collectives:
+        return
+    table = _table("collective", "group", "operand", "result", "beside it", "predicted", "line")
+    for c in collectives[:MAX_LAUNCH_ROWS]:
+        beside = plural(len(c.beside), "launch") if c.beside else "nothing"
+        cells = [c.name, c.group, show_bytes(c.operand_bytes), show_bytes(c.result_bytes)]
+        cells += [beside, show_us(c.beside_us) if c.beside else "", _place_name(c.loc)]
+        table.add_row(*map(Text, cells))
+    total = show_bytes(sum(c.operand_bytes for c in collectives))
+    yield Padding(Text(f"{plural(len(collectives), 'collective')} of {total}"), INDENT[2])
+    yield Padding(table, INDENT[4])
+    if len(collectives) > MAX_LAUNCH_ROWS:
+        yield Padding(Text(f"and {len(collectives) - MAX_LAUNCH_ROWS} more", "dim"), INDENT[4])
+
+
+def _place_name(loc: Loc | None) -> str:
+    return "" if loc is None else f"{PurePath(loc.file).name}:{loc.line}"
 
 
 def _show_locs(r: RegionReport) -> str:
@@ -212,13 +242,13 @@ def _not_fused(program: ProgramView) -> Iterator[RenderableType]:
 
 
 def _place(loc: Loc | None) -> str:
-    return "" if loc is None else f"{PurePath(loc.file).name}:{loc.line}  {source_line(loc)}"
+    return "" if loc is None else f"{_place_name(loc)}  {source_line(loc)}"
 
 
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
     for name in columns:
-        right = name in ("ops", "memory", "predicted", "measured", "before", "after")
+        right = name in (*SIZES, "predicted", "measured", "before", "after")
         table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=False)
     return table
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tofuse.report.model import TimeSpan
+from tofuse.report.call_times import TimeSpan
 from tofuse.torch_internals.structured_trace import trace_artifact
 
 _numbers = itertools.count()

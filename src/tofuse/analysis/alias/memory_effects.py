@@ -98,6 +98,11 @@ def is_wait(op: Op) -> bool:
     return op.kind == "opaque" and str(op.attr("target")).startswith(WAIT)
 
 
+def communicates(op: Op) -> bool:
+    """Whether an op starts a collective or waits for one."""
+    return is_collective(op) or is_wait(op)
+
+
 def has_effect(op: Op) -> bool:
     """Whether an op may write into tensors, or must run for another reason than its results."""
     return op.kind == "opaque" and ("effect", True) in op.attrs

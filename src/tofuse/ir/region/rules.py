@@ -19,6 +19,7 @@ class Rule(Enum):
 
     # groups that may not become one kernel
     LIBRARY_CALL = "library call"
+    COLLECTIVE = "a collective, or the wait for its result"
     LIBRARY_EPILOGUE = "library call: its epilogue ({}) is in the next kernel"
     WRITTEN_INTO_CONCAT = "written directly into the cat"
     LONG_CONCAT = "a cat of many operands is a call"

@@ -8,6 +8,7 @@ function show(k, kind = "", id = -1, jump = false) {
   drawGraph();
   drawRules();
   drawTable();
+  drawCollectives();
   drawStages();
   drawMemory();
   drawRoofline();

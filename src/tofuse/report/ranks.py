@@ -1,0 +1,21 @@
+"""The ranks of torch.distributed, one of which a report is of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The rank of this process in a group of `size` processes.
+
+    `gather` returns the items of all ranks on rank 0, and none elsewhere; all must call it.
+    """
+
+    rank: int
+    size: int
+    gather: Callable[[object], Sequence[object]]
+
+
+ONE_RANK = Ranks(0, 1, lambda item: [item])
