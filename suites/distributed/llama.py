@@ -1,6 +1,7 @@
 """A small Llama, and how its layers are split over the ranks of a mesh."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -18,8 +19,24 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-VOCABULARY, WIDTH, HEADS, HIDDEN, LENGTH = 512, 128, 4, 352, 32
-HEAD = WIDTH // HEADS
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a model, and of the sequences that it gets."""
+
+    vocabulary: int = 512
+    width: int = 128
+    heads: int = 4
+    hidden: int = 352
+    length: int = 32
+
+    @property
+    def head(self) -> int:
+        """The width of one head."""
+        return self.width // self.heads
+
+
+SMALL = Sizes()
 SELECTED = [torch.ops.aten.mm.default]  # the operators whose results "selective" keeps
 CHECKPOINTS: dict[str, Callable[..., Tensor]] = {
     "reentrant": partial(checkpoint, use_reentrant=True),
@@ -38,19 +55,20 @@ class Attention(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         super().__init__()
+        self.head = sizes.head
         self.query, self.key, self.value, self.out = (
-            nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4)
+            nn.Linear(sizes.width, sizes.width, bias=False) for _ in range(4)
         )
-        frequencies = 10000 ** -(torch.arange(0, HEAD, 2) / HEAD)
-        angles = torch.outer(torch.arange(LENGTH), frequencies).repeat(1, 2)
+        frequencies = 10000 ** -(torch.arange(0, self.head, 2) / self.head)
+        angles = torch.outer(torch.arange(sizes.length), frequencies).repeat(1, 2)
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (
-            part.view(*part.shape[:2], -1, HEAD).transpose(1, 2)
+            part.view(*part.shape[:2], -1, self.head).transpose(1, 2)
             for part in (self.query(x), self.key(x), self.value(x))
         )
         y = F.scaled_dot_product_attention(self.rotate(q), self.rotate(k), v, is_causal=True)
@@ -65,21 +83,21 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     """SwiGLU."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.gate = nn.Linear(WIDTH, HIDDEN, bias=False)
-        self.up = nn.Linear(WIDTH, HIDDEN, bias=False)
-        self.down = nn.Linear(HIDDEN, WIDTH, bias=False)
+        self.gate = nn.Linear(sizes.width, sizes.hidden, bias=False)
+        self.up = nn.Linear(sizes.width, sizes.hidden, bias=False)
+        self.down = nn.Linear(sizes.hidden, sizes.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
 class Block(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.attention_norm, self.attention = nn.RMSNorm(WIDTH), Attention()
-        self.feed_norm, self.feed = nn.RMSNorm(WIDTH), FeedForward()
+        self.attention_norm, self.attention = nn.RMSNorm(sizes.width), Attention(sizes)
+        self.feed_norm, self.feed = nn.RMSNorm(sizes.width), FeedForward(sizes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
@@ -100,12 +118,12 @@ class Checkpointed(nn.Module):
 class Llama(nn.Module):
     """Tokens to logits."""
 
-    def __init__(self, blocks: int = 2) -> None:
+    def __init__(self, blocks: int = 2, sizes: Sizes = SMALL) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(blocks))
-        self.norm = nn.RMSNorm(WIDTH)
-        self.out = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.embedding = nn.Embedding(sizes.vocabulary, sizes.width)
+        self.blocks = nn.ModuleList(Block(sizes) for _ in range(blocks))
+        self.norm = nn.RMSNorm(sizes.width)
+        self.out = nn.Linear(sizes.width, sizes.vocabulary, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)

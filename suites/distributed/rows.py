@@ -20,8 +20,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.parallel import DistributedDataParallel
 
 from suites.distributed.llama import (
-    LENGTH,
-    VOCABULARY,
+    SMALL,
     Checkpointed,
     Llama,
     make_sequence_parallel,
@@ -71,7 +70,7 @@ def new_llama(blocks: int = 2) -> Llama:
 def draw_tokens(number: int, rank: int) -> tuple[Tensor, Tensor]:
     """Return the tokens of a rank in a step, and the tokens that follow them."""
     draw = torch.Generator().manual_seed(1000 * rank + number)
-    tokens = torch.randint(VOCABULARY, (BATCH, LENGTH + 1), generator=draw)
+    tokens = torch.randint(SMALL.vocabulary, (BATCH, SMALL.length + 1), generator=draw)
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 

@@ -1,6 +1,7 @@
 """Training on two ranks: the rows of `make distributed`, and what they do not show."""
 
 import json
+import math
 import tempfile
 import warnings
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -139,6 +140,8 @@ class TrainRow:
     def __call__(self, rank: int, ranks: int) -> None:
         report = check_row(self.row, rank, ranks)
         assert report.forward.kernels and report.backward.kernels
+        is_cut = [n for n in report.notes if "where DistributedDataParallel's buckets end" in n]
+        assert bool(is_cut) == self.row.startswith("DDP")
 
 
 def work_beside_collectives(rank, ranks):
@@ -328,6 +331,34 @@ def dropout_masks(rank, ranks):
     assert not any(torch.equal(a, b) for a, b in pairwise(masks))
 
 
+def masks_of_parts(rank, ranks):
+    """A DTensor's parts lose the elements that the whole tensor loses, in both directions."""
+    line, square = init_device_mesh("cpu", (ranks,)), init_device_mesh("cpu", (1, ranks))
+    cases: list[tuple[DeviceMesh, list[Placement], tuple[int, ...], torch.dtype, bool | None]] = [
+        (line, [Shard(1)], (2, 8, 6), torch.float32, False),
+        (line, [Shard(-1)], (3, 7), torch.float64, True),  # parts of two sizes
+        (line, [Shard(0)], (1, 5), torch.bfloat16, None),  # nothing on one rank
+        (square, [Replicate(), Shard(0)], (6, 4), torch.float16, True),
+        (square, [Shard(0), Shard(0)], (6, 4), torch.float32, None),
+    ]
+    for mesh, placements, shape, dtype, dynamic in cases:
+        torch.compiler.reset()
+        compiled = tofuse.compile(lambda x: F.dropout(x.exp(), 0.4), strict=True, dynamic=dynamic)
+        found = []
+        for is_split in False, True:
+            torch.manual_seed(3)
+            for _ in range(2):
+                x = torch.linspace(-1, 1, math.prod(shape), dtype=dtype).reshape(shape)
+                x = distribute_tensor(x, mesh, placements) if is_split else x
+                result = compiled(x.requires_grad_())
+                (slope,) = torch.autograd.grad(result, x, torch.ones_like(result))
+                found += [whole(result).detach(), whole(slope)]
+        half = len(found) // 2
+        assert all(map(torch.equal, found[:half], found[half:])), (placements, shape)
+        assert 0 < found[0].count_nonzero() < found[0].numel()
+        assert math.prod(shape) < 16 or not torch.equal(found[0], found[2])
+
+
 SCENARIOS: tuple[Scenario, ...] = (
     *map(TrainRow, ROWS),
     sizes_dtypes_and_layouts,
@@ -339,6 +370,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     methods_of_sharded_modules,
     fallback_on_one_rank,
     dropout_masks,
+    masks_of_parts,
 )
 
 

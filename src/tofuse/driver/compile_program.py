@@ -41,6 +41,7 @@ from tofuse.capture.aot.gc_pause import pause_gc
 from tofuse.capture.aot.runtime_inference import InferenceRuntime
 from tofuse.capture.decomp.decompose import decompositions
 from tofuse.capture.dynamo.async_collectives import plain_inputs, wait_for_arguments
+from tofuse.capture.dynamo.graph_breaks import bucket_notes
 from tofuse.capture.dynamo.legality import (
     fallback_reason,
     modes_active,
@@ -206,7 +207,7 @@ def _compile_variant(
     threads may call Dynamo's programs meanwhile.
     """
     with compile_lock, compiling_session():
-        notes: tuple[str, ...] = ()
+        notes = bucket_notes(gm)
         for pre_autograd_pass in PRE_AUTOGRAD_PASSES:
             gm, more = pre_autograd_pass(gm)
             notes += more

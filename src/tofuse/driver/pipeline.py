@@ -26,6 +26,7 @@ from tofuse.capture.pre_autograd.interpolate import interpolate
 from tofuse.capture.pre_autograd.noop_dropout import noop_dropout
 from tofuse.capture.pre_autograd.preserve_strides import preserve_strides
 from tofuse.capture.pre_autograd.replace_functions import replace_functions
+from tofuse.capture.pre_autograd.sharded_dropout import sharded_dropout
 from tofuse.capture.pre_autograd.vectorize import vectorize
 from tofuse.config import Config
 from tofuse.cost.machine import SMALLEST_POOLED, Machine
@@ -106,6 +107,7 @@ PRE_AUTOGRAD_PASSES = (
     noop_dropout,
     interpolate,
     replace_functions,
+    sharded_dropout,
     indexing,
     preserve_strides,
     vectorize,

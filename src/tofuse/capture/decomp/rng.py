@@ -149,14 +149,14 @@ def _native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Te
     if p == 1:  # as eager, which multiplies by zero: infinities become nan
         return x * 0.0, torch.zeros_like(x, dtype=torch.bool)
     keep = _uniform_f32(_spec(x)) < 1.0 - p
-    return _scaled(x, keep, 1.0 / (1.0 - p)), keep
+    return scaled(x, keep, 1.0 / (1.0 - p)), keep
 
 
 def _native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
-    return _scaled(grad, mask, scale)
+    return scaled(grad, mask, scale)
 
 
-def _scaled(x: Tensor, mask: Tensor, scale: float) -> Tensor:
+def scaled(x: Tensor, mask: Tensor, scale: float) -> Tensor:
     """Multiply by the scale where the mask is set, else by zero.
 
     As in eager, half precision rounds the scale first on the CPU, and only the product on a GPU.

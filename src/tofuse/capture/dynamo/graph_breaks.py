@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from traceback import FrameSummary
 
+from torch.fx import GraphModule
+
 from tofuse.capture.dynamo.code_objects import with_unique_code
 from tofuse.torch_internals.dynamo import counters, graph_break_reasons
 
@@ -26,6 +28,19 @@ class GraphBreak:
     reason: str
     frame: FrameSummary | None
     hints: tuple[str, ...]
+
+
+def bucket_notes(gm: GraphModule) -> tuple[str, ...]:
+    """Return a note if Dynamo cut this program out of one inside DistributedDataParallel."""
+    reason = getattr(gm, "compile_subgraph_reason", None)
+    if not str(getattr(reason, "reason", "")).startswith("DDPOptimizer"):
+        return ()
+    return (
+        "a part of a program that Dynamo cuts where DistributedDataParallel's buckets end: the "
+        "gradients of a bucket are reduced while the backward of the next part runs. Larger "
+        "bucket_cap_mb makes fewer parts; torch._dynamo.config.optimize_ddp = False makes one, "
+        "whose gradients all come at its end",
+    )
 
 
 def graph_breaks() -> list[GraphBreak]:
