@@ -6,22 +6,29 @@ A case is a row with a number of ranks: `tensor parallel@4`. `make distributed` 
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from suites.distributed.measure import CONTENDERS, measure_row
+from suites.distributed.predictions import measured_and_predicted, on_paper
 from suites.distributed.ranks import run_ranks
 from suites.distributed.resume import SAVED, kill_and_resume
 from suites.distributed.rows import ROWS
+from suites.distributed.simulate import Prediction
 from suites.harness import ROOT, Result
 
+Data = dict[str, str | int | float | list[str]]
 SUITE = "distributed"
 RANKS = (2, 4)
-RESUMED = "killed and resumed"
+RESUMED, OVERLAP, PAPER = "killed and resumed", "overlap", "on paper"
+PAPER_RANKS = (2, 4, 8)
 TEXT = ROOT / "suites" / "distributed" / "text.md"  # around the tables
 PAGE = ROOT / "docs" / "distributed.md"
 
 
 def list_cases() -> list[str]:
-    return [f"{row}@{ranks}" for ranks in RANKS for row in ROWS] + [f"{RESUMED}@4"]
+    rows = [f"{row}@{ranks}" for ranks in RANKS for row in ROWS]
+    overlaps = [f"{OVERLAP}@{ranks}" for ranks in RANKS]
+    return [*rows, f"{RESUMED}@4", *overlaps, *(f"{PAPER}@{ranks}" for ranks in PAPER_RANKS)]
 
 
 def run_case(case: str) -> Result:
@@ -29,17 +36,32 @@ def run_case(case: str) -> Result:
     row, _, ranks = case.rpartition("@")
     if row == RESUMED:
         return _resume(case, int(ranks))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "data.json")
-        errors = run_ranks([MeasureRow(row, str(path))], int(ranks))
-        if errors:
-            return Result(case, "failed", next(iter(errors.values())).strip().splitlines()[-1])
-        data = json.loads(path.read_text())
+    if row == PAPER:
+        found = on_paper(int(ranks))
+        return Result(case, "ok", "", {name: list(_numbers(p)) for name, p in found.items()})
+    data, error = _on_ranks(row, int(ranks))
+    if error:
+        return Result(case, "failed", error.strip().splitlines()[-1])
+    if row == OVERLAP:
+        return Result(case, "ok", "", data)
     if data["difference"] > data["tolerance"]:
         return Result(case, "failed", f"differs by {data['difference']:.1e}", data)
     if data["notes"]:
         return Result(case, "failed", data["notes"][0], data)
     return Result(case, "ok", "", data)
+
+
+def _on_ranks(row: str, ranks: int) -> tuple[dict[str, Any], str]:
+    """Return what rank 0 measured, and an error."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "data.json")
+        errors = run_ranks([MeasureRow(row, str(path))], ranks)
+        return json.loads("{}" if errors else path.read_text()), next(iter(errors.values()), "")
+
+
+def _numbers(p: Prediction) -> tuple[str, ...]:
+    """Return µs: of kernels, of collectives, and of waiting for these."""
+    return tuple(f"{us:.0f}" for us in (p.compute_us, p.communication_us, p.exposed_us))
 
 
 class MeasureRow:
@@ -50,14 +72,15 @@ class MeasureRow:
         self.row, self.path = row, path
 
     def __call__(self, rank: int, ranks: int) -> None:
-        data = measure_row(self.row, rank, ranks)
+        is_overlap = self.row == OVERLAP
+        data = measured_and_predicted(ranks) if is_overlap else measure_row(self.row, rank, ranks)
         if rank == 0:
             Path(self.path).write_text(json.dumps(data))
 
 
 def _resume(case: str, ranks: int) -> Result:
     found = kill_and_resume(ranks)
-    data: dict[str, str | int | float | list[str]] = {
+    data: Data = {
         "first_s": found.first_s,
         "resumed_first_s": found.resumed_first_s,
     }
@@ -72,10 +95,40 @@ def page(results: dict[str, Result]) -> str:
     text = TEXT.read_text()
     for ranks in RANKS:
         text = text.replace(f"<!-- table {ranks} -->", _table(results, ranks))
+    text = text.replace("<!-- overlap -->", _overlap_table(results))
+    text = text.replace("<!-- paper -->", _paper_table(results))
     resumed = results.get(f"{RESUMED}@4")
     if resumed is not None and not resumed.failed:
         text = text.replace("<!-- resumed -->", _resumed_sentence(resumed))
     return text
+
+
+def _overlap_table(results: dict[str, Result]) -> str:
+    """Return measured and predicted times of both directions, in ms."""
+    lines = ["| ranks | pass | measured, ms | predicted | each collective waited for at once |"]
+    lines += ["| --- | --- | --- | --- | --- |"]
+    for ranks in RANKS:
+        result = results.get(f"{OVERLAP}@{ranks}")
+        for phase, times in result.data.items() if result and not result.failed else ():
+            assert isinstance(times, list)
+            cells = " | ".join(f"{float(us) / 1e3:.1f}" for us in times)
+            lines.append(f"| {ranks} | {phase} | {cells} |")
+    return "\n".join(lines)
+
+
+def _paper_table(results: dict[str, Result]) -> str:
+    """Return the predictions for accelerators, in ms."""
+    lines = ["| ranks | network | kernels, ms | collectives, ms | waited for, ms | hidden |"]
+    lines += ["| --- | --- | --- | --- | --- | --- |"]
+    for ranks in PAPER_RANKS:
+        result = results.get(f"{PAPER}@{ranks}")
+        for network, times in result.data.items() if result and not result.failed else ():
+            assert isinstance(times, list)
+            compute, communication, exposed = (float(us) / 1e3 for us in times)
+            hidden = f"{1 - exposed / communication:.0%}"
+            cells = f"{compute:.2f} | {communication:.2f} | {exposed:.2f} | {hidden}"
+            lines.append(f"| {ranks} | {network} | {cells} |")
+    return "\n".join(lines)
 
 
 def _resumed_sentence(result: Result) -> str:
