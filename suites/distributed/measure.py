@@ -96,8 +96,8 @@ def largest_difference(ours: list[list[Tensor | None]], eager: list[list[Tensor 
 
 
 def check_row(row: str, rank: int, ranks: int) -> Report:
-    """Train compiled and in eager; raise AssertionError if losses or gradients differ."""
-    _, report, difference, tolerance = compare_row(row, World(rank, ranks))
+    """Train a block, compiled and in eager; raise AssertionError if losses or gradients differ."""
+    _, report, difference, tolerance = compare_row(row, World(rank, ranks, blocks=1))
     assert difference <= tolerance, f"{row}: {difference:.1e} of the largest number"
     assert not fallbacks(report), report.notes
     return report

@@ -33,13 +33,17 @@ BUCKET_MB = 1  # Dynamo takes no less; the model has 2.5 MB of parameters
 
 @dataclass(frozen=True)
 class World:
-    """A process among `ranks`."""
+    """A process among `ranks`, and the blocks of the model that it trains."""
 
     rank: int
     ranks: int
+    blocks: int = 2
 
     def mesh(self) -> DeviceMesh:
         return init_device_mesh("cpu", (self.ranks,))
+
+    def llama(self) -> Llama:
+        return new_llama(self.blocks)
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class Training:
 Row = Callable[[World, Compiler], Training]
 
 
-def new_llama(blocks: int = 2) -> Llama:
+def new_llama(blocks: int) -> Llama:
     torch.manual_seed(0)
     return Llama(blocks)
 
@@ -97,19 +101,19 @@ def train(model: nn.Module, rank: int, tolerance: float = 1e-4) -> Training:
 
 def ddp(world: World, compiler: Compiler) -> Training:
     """`compile(DDP(model))`, several buckets."""
-    wrapped = DistributedDataParallel(new_llama(), bucket_cap_mb=BUCKET_MB)
+    wrapped = DistributedDataParallel(world.llama(), bucket_cap_mb=BUCKET_MB)
     return train(compiler.compile(wrapped), world.rank)
 
 
 def ddp_inside(world: World, compiler: Compiler) -> Training:
     """`DDP(compile(model))`."""
-    compiled = compiler.compile(new_llama())
+    compiled = compiler.compile(world.llama())
     return train(DistributedDataParallel(compiled, bucket_cap_mb=BUCKET_MB), world.rank)
 
 
 def ddp_accumulated(world: World, compiler: Compiler) -> Training:
     """`model.compile(); DDP(model)`; two batches a step, the first under `no_sync`."""
-    model = new_llama()
+    model = world.llama()
     compiler.compile_in_place(model)
     wrapped = DistributedDataParallel(model, bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True)
 
@@ -145,12 +149,12 @@ def shard(model: Llama, mesh: DeviceMesh, **options: object) -> Llama:
 
 def fsdp(world: World, compiler: Compiler) -> Training:
     """`fully_shard` blocks and model; compile all of it."""
-    return train(compiler.compile(shard(new_llama(), world.mesh())), world.rank)
+    return train(compiler.compile(shard(world.llama(), world.mesh())), world.rank)
 
 
 def fsdp_blocks(world: World, compiler: Compiler) -> Training:
     """`block.compile()` for each block, then `fully_shard`."""
-    model = new_llama()
+    model = world.llama()
     for block in model.blocks:
         compiler.compile_in_place(block)
     return train(shard(model, world.mesh()), world.rank)
@@ -159,13 +163,13 @@ def fsdp_blocks(world: World, compiler: Compiler) -> Training:
 def fsdp_bf16(world: World, compiler: Compiler) -> Training:
     """`MixedPrecisionPolicy` of bfloat16, reductions in float32; no `reshard_after_forward`."""
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    model = shard(new_llama(), world.mesh(), mp_policy=policy, reshard_after_forward=False)
+    model = shard(world.llama(), world.mesh(), mp_policy=policy, reshard_after_forward=False)
     return train(compiler.compile(model), world.rank, tolerance=0.05)
 
 
 def fsdp_accumulated(world: World, compiler: Compiler) -> Training:
     """Two batches a step, gradients reduced with the second: `set_requires_gradient_sync`."""
-    model = compiler.compile(shard(new_llama(), world.mesh()))
+    model = compiler.compile(shard(world.llama(), world.mesh()))
 
     def scope(last: bool) -> AbstractContextManager[object]:
         model.set_requires_gradient_sync(last)  # type: ignore[operator]
@@ -177,23 +181,23 @@ def fsdp_accumulated(world: World, compiler: Compiler) -> Training:
 def fsdp_offload(world: World, compiler: Compiler) -> Training:
     """Parameters, gradients and the optimizer on the host: `CPUOffloadPolicy`."""
     policy = CPUOffloadPolicy(pin_memory=False)
-    model = shard(new_llama(), world.mesh(), offload_policy=policy)
+    model = shard(world.llama(), world.mesh(), offload_policy=policy)
     return train(compiler.compile(model), world.rank)
 
 
 def tensor_parallel(world: World, compiler: Compiler) -> Training:
     """`parallelize_module` by columns and rows."""
-    return train(compiler.compile(make_tensor_parallel(new_llama(), world.mesh())), rank=0)
+    return train(compiler.compile(make_tensor_parallel(world.llama(), world.mesh())), rank=0)
 
 
 def sequence_parallel(world: World, compiler: Compiler) -> Training:
     """The same, with norms and residuals split along the sequence."""
-    return train(compiler.compile(make_sequence_parallel(new_llama(), world.mesh())), rank=0)
+    return train(compiler.compile(make_sequence_parallel(world.llama(), world.mesh())), rank=0)
 
 
 def loss_parallel_logits(world: World, compiler: Compiler) -> Training:
     """The same, with logits and loss split over the vocabulary: `loss_parallel`."""
-    model = make_sequence_parallel(new_llama(), world.mesh(), split_logits=True)
+    model = make_sequence_parallel(world.llama(), world.mesh(), split_logits=True)
     compiled = compiler.compile(model)
 
     def step(number: int) -> Tensor:
@@ -214,7 +218,7 @@ def two_dimensional(world: World, compiler: Compiler) -> Training:
 def sharded_both_ways(world: World, compiler: Compiler) -> tuple[Llama, int]:
     """Return such a model, and the rank of this process among those with other data."""
     mesh = init_device_mesh("cpu", (world.ranks // 2, 2), mesh_dim_names=("data", "tensor"))
-    model = make_sequence_parallel(new_llama(), mesh["tensor"])
+    model = make_sequence_parallel(world.llama(), mesh["tensor"])
     for block in model.blocks:
         compiler.compile_in_place(block)
     return shard(model, mesh["data"]), mesh.get_local_rank("data")
@@ -224,7 +228,7 @@ def pipeline(
     world: World, compiler: Compiler, schedule: Callable[..., ScheduleGPipe | Schedule1F1B]
 ) -> Training:
     """One stage on each rank, and a block in each stage."""
-    model = new_llama(blocks=world.ranks)
+    model = new_llama(world.ranks)
     first, last = world.rank == 0, world.rank == world.ranks - 1
     ends = [model.embedding] if first else []
     parts: Iterable[nn.Module] = [*ends, model.blocks[world.rank]]
@@ -247,7 +251,7 @@ def pipeline(
 
 def checkpoints(world: World, compiler: Compiler, kind: str) -> Training:
     """Blocks in place whose activations are recomputed, under FSDP."""
-    model = new_llama()
+    model = world.llama()
     for k, block in enumerate(model.blocks):
         model.blocks[k] = Checkpointed(block, kind)
         compiler.compile_in_place(model.blocks[k])
