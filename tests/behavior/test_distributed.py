@@ -25,6 +25,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 import tofuse
 from suites.distributed.measure import check_row
@@ -181,7 +182,7 @@ def assert_collectives_reported(report, rank, ranks):
     sizes = [(c.operand_bytes, c.result_bytes) for c in collectives]
     assert sizes == [(part, whole), (whole, part)] * 2
     assert all(c.group == "0" and c.wait is not None for c in collectives)
-    assert all(c.beside and c.beside_us > 0 for c in collectives[1:])
+    assert all(c.overlapped and c.overlapped_us > 0 for c in collectives[1:])
     recorded = report.as_dict()["graphs"][-1]["collectives"]
     assert [c["name"] for c in recorded] == [c.name for c in collectives]
     with tempfile.TemporaryDirectory() as folder:
@@ -192,7 +193,7 @@ def assert_collectives_reported(report, rank, ranks):
         spans = [e for e in events if e["pid"] == process and e["ph"] == "X"]
         sent = [e for e in spans if e["tid"] == COLLECTIVE_THREAD]
         assert [e["name"] for e in sent] == [c.name for c in report.collectives]
-        assert {"beside", "group", "operand_bytes"} <= sent[0]["args"].keys()
+        assert {"overlapped", "group", "operand_bytes"} <= sent[0]["args"].keys()
         assert min(e["ts"] for e in spans) >= 0
 
 
@@ -202,6 +203,35 @@ def gathered_beside(x, w):
     started = torch.ops._c10d_functional.all_gather_into_tensor(product, 2, "0")
     beside = (product * (product @ w)).sin()
     return torch.ops._c10d_functional.wait_tensor(started), beside
+
+
+def scaled_in_place(x):
+    x.mul_(2)
+    return x + 1
+
+
+def written_view_of_another(x, y):
+    x.add_(1)
+    return y * 2
+
+
+def written_collectives(rank, ranks):
+    """A program that writes into an unfinished collective's result runs as in eager."""
+    mesh = init_device_mesh("cpu", (ranks,))
+    for capture in "dynamo", "trace":
+        found = []
+        for compiler in (lambda function: function), partial(tofuse.compile, capture=capture):
+            torch.manual_seed(0)
+            layer = nn.Linear(WIDTH, WIDTH)
+            parallelize_module(layer, mesh, RowwiseParallel(input_layouts=Replicate()))
+            x = torch.randn(4, WIDTH)
+            with torch.no_grad():  # with gradients, eager forbids to write into it
+                y, z = layer(x), layer(x)
+                result = compiler(scaled_in_place)(y)
+                other = compiler(written_view_of_another)(z, z.view(-1))
+                viewed = compiler(lambda y: y.view(-1))(layer(x)).mul_(3)
+            found.append([result, y, z, other, viewed])
+        torch.testing.assert_close(*found)
 
 
 def operands_in_flight(rank, ranks):
@@ -249,11 +279,12 @@ def collectives_in_arguments(rank, ranks):
         style = RowwiseParallel(input_layouts=Replicate(), output_layouts=layout)
         parallelize_module(first, mesh, style)
         compiled = tofuse.compile(second, strict=True)
+        traced = tofuse.compile(second, capture="trace")
         for rows in 6, 10, 2:
             x = torch.randn(rows, WIDTH, dtype=dtype, requires_grad=True)
             parameters = [x, *first.parameters(), *second.parameters()]
             found = []
-            for function in second, compiled, compiled:
+            for function in second, compiled, compiled, traced:
                 result = function(first(x))
                 found.append([result, *torch.autograd.grad(result.square().sum(), parameters)])
             for actual in found[1:]:
@@ -331,6 +362,49 @@ def dropout_masks(rank, ranks):
     assert not any(torch.equal(a, b) for a, b in pairwise(masks))
 
 
+def dropped(x):
+    return F.dropout(x.exp(), 0.4)
+
+
+def dropped_in_place(x):
+    y = x + 2
+    F.dropout(y, p=0.4, inplace=True)
+    return y
+
+
+def dropped_by_rows(x):
+    return torch.dropout(input=x.exp()[:, ::2], p=0.4, train=True).sin()
+
+
+def dropped_in_checkpoint(x):
+    return checkpoint(dropped, x, use_reentrant=False)
+
+
+def dropouts_of_parts(rank, ranks):
+    """Each way to write a dropout, under Dynamo and traced, also with another default dtype."""
+    mesh = init_device_mesh("cpu", (ranks,))
+    x = torch.linspace(-1, 1, 96).reshape(8, 12).requires_grad_()
+    cases = [(f, "dynamo", torch.float32) for f in (dropped, dropped_in_place, dropped_by_rows)]
+    cases += [(dropped_in_checkpoint, "dynamo", torch.float32)]
+    cases += [(dropped, "trace", torch.float32), (dropped, "dynamo", torch.bfloat16)]
+    for function, capture, default in cases:
+        torch.compiler.reset()
+        torch.set_default_dtype(default)
+        try:
+            compiled = tofuse.compile(function, capture=capture)
+            results = []
+            for y in x, distribute_tensor(x, mesh, [Shard(0)]):
+                torch.manual_seed(3)
+                results.append(whole(compiled(y)).detach())
+            torch.testing.assert_close(*results, rtol=0, atol=0)
+            assert 0.4 < results[0].count_nonzero() / results[0].numel() < 0.8
+            strided = compiled(distribute_tensor(x, mesh, [Shard(0)]))
+            expected = function(distribute_tensor(x, mesh, [Shard(0)]))
+            assert strided.stride() == expected.stride(), function
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+
 def masks_of_parts(rank, ranks):
     """A DTensor's parts lose the elements that the whole tensor loses, in both directions."""
     line, square = init_device_mesh("cpu", (ranks,)), init_device_mesh("cpu", (1, ranks))
@@ -364,12 +438,14 @@ SCENARIOS: tuple[Scenario, ...] = (
     sizes_dtypes_and_layouts,
     strides_of_arguments,
     collectives_in_arguments,
+    written_collectives,
     work_beside_collectives,
     operands_in_flight,
     compiled_data_parallel,
     methods_of_sharded_modules,
     fallback_on_one_rank,
     dropout_masks,
+    dropouts_of_parts,
     masks_of_parts,
 )
 

@@ -67,7 +67,7 @@ def test_what_runs_beside_collectives_hides_them():
     slow = predict(backward, Network(1000.0, float("inf")), ranks, lambda region: 10.0)
     assert slow.communication_us == 1000 * len(collectives)
     hidden = slow.communication_us - slow.exposed_us
-    assert hidden == 10 * sum(len(c.beside) for c in collectives) > 0
+    assert hidden == 10 * sum(len(c.overlapped) for c in collectives) > 0
     narrow = predict(backward, Network(0.0, 1e9), ranks, lambda region: 0.0)
     sent = [max(c.operand_bytes, c.result_bytes) * (ranks - 1) / ranks for c in collectives]
     assert narrow.exposed_us == pytest.approx(narrow.communication_us)

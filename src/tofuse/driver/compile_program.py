@@ -40,7 +40,11 @@ from tofuse.capture.aot.boxed import BoxedFunction, CompiledFunction
 from tofuse.capture.aot.gc_pause import pause_gc
 from tofuse.capture.aot.runtime_inference import InferenceRuntime
 from tofuse.capture.decomp.decompose import decompositions
-from tofuse.capture.dynamo.async_collectives import plain_inputs, wait_for_arguments
+from tofuse.capture.dynamo.async_collectives import (
+    unwrap_async_inputs,
+    wait_for_arguments,
+    writes_async_input,
+)
 from tofuse.capture.dynamo.graph_breaks import bucket_notes
 from tofuse.capture.dynamo.legality import (
     fallback_reason,
@@ -85,7 +89,10 @@ def compile_program(
     scalars: Sequence[int] = ()
     waits: Sequence[int] = ()
     try:
-        example_inputs, waits = plain_inputs(example_inputs)
+        if writes_async_input(gm):
+            context.report_fallback("it writes into the result of an unfinished collective")
+            return gm.forward
+        example_inputs, waits = unwrap_async_inputs(example_inputs)
         program, inputs, scalars = add_scalar_inputs(gm, example_inputs)
         run = program.forward
         reason = fallback_reason(program, inputs)

@@ -59,6 +59,7 @@ from tofuse.executors import executors_of
 from tofuse.fusion.concat.eliminate_concats import eliminate_concats, eliminate_stored_concats
 from tofuse.fusion.fold_epilogues import fold_epilogues
 from tofuse.fusion.nontemporal import nontemporal_values
+from tofuse.fusion.overlap_collectives import overlap_collectives
 from tofuse.fusion.partition.memory_limit import partition_within_memory_limit
 from tofuse.fusion.partition.partitioner import form_regions
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
@@ -269,6 +270,7 @@ def fuse(
         None if limit is None else limit + PEAK_TOLERANCE,
         saved,
     )
+    part = overlap_collectives(part, saved)
     if part.rejected_hints:
         edges = "; ".join(repr(v) for v in part.rejected_hints)
         message = f"tofuse could not fuse everything inside fuse(): {edges}"

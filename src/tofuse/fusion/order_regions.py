@@ -1,15 +1,13 @@
-"""Partition -> Partition: order the regions for the lowest peak memory, collectives for overlap."""
+"""Partition -> Partition: order the regions for the lowest peak memory."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from tofuse.analysis.alias import communicates, is_collective, is_wait
 from tofuse.analysis.memory_traffic import value_bytes
-from tofuse.cost.thresholds import MAX_OVERLAP_MEMORY, MIN_ORDER_SAVING
+from tofuse.cost.thresholds import MIN_ORDER_SAVING
 from tofuse.fusion.region_liveness import RegionLiveness, is_effectful
 from tofuse.ir.graph import Value
 from tofuse.ir.region import Partition, Region
@@ -19,8 +17,7 @@ def order_regions(part: Partition, releasable_inputs: frozenset[str] = frozenset
     """Keep program order unless freeing early or allocating late lowers the peak.
 
     In program order, adjacent regions find each other's values in the cache. `releasable_inputs`
-    names inputs that only these regions hold: the last reader frees them. Then collectives start
-    early and are waited for late, unless that raises the peak by a few percent.
+    names inputs that only these regions hold: the last reader frees them.
     """
     liveness = RegionLiveness(part, releasable_inputs)
     best, lowest = list(part.regions), liveness.peak(part.regions)[0]
@@ -29,47 +26,11 @@ def order_regions(part: Partition, releasable_inputs: frozenset[str] = frozenset
         best, lowest = early, early_peak
     late = _allocate_late(liveness, best)
     if liveness.peak(late)[0] <= lowest - MIN_ORDER_SAVING:
-        best, lowest = late, liveness.peak(late)[0]
-    overlapped = _wait_late(liveness, _start_early(liveness, best))
-    most = lowest + max(MIN_ORDER_SAVING, int(MAX_OVERLAP_MEMORY * lowest))
-    if overlapped != best and liveness.peak(overlapped)[0] <= most:
-        best = overlapped
+        best = late
     return part if best == list(part.regions) else replace(part, regions=tuple(best))
 
 
-def _start_early(liveness: RegionLiveness, order: Sequence[Region]) -> list[Region]:
-    """Start each collective as soon as its operands are computed, and then run what is ready.
-
-    So each collective has work beside it, such as the gradients of weights whose order is free.
-    """
-    number = {r: k for k, r in enumerate(order)}
-    pending = {r: len(liveness.predecessors[r]) for r in order}
-    successors = _successors(liveness, number)
-    ready = [(number[r], r) for r in order if not pending[r]]  # sorted, so a heap
-    done: set[Region] = set()
-
-    def run(r: Region) -> Region:
-        done.add(r)
-        for s in successors[r]:
-            pending[s] -= 1
-            if not pending[s]:
-                heapq.heappush(ready, (number[s], s))
-        return r
-
-    windows: list[_Window] = []
-    for collective in filter(lambda r: is_collective(r.ops[0]), order):
-        needed = _missing(liveness, collective, done)
-        windows.append(_Window([run(r) for r in sorted(needed, key=number.__getitem__)]))
-        while ready:
-            _, r = heapq.heappop(ready)
-            if r not in done and not communicates(r.ops[0]):
-                windows[-1].beside.append(run(r))
-    _share_work(windows, _feeding(liveness, order))
-    early = [r for w in windows for r in (*w.start, *w.beside)]
-    return [*early, *(r for r in order if r not in done)]
-
-
-def _successors(
+def successors_of(
     liveness: RegionLiveness, number: Mapping[Region, int]
 ) -> dict[Region, list[Region]]:
     """Return the regions that each region precedes, in order of their numbers."""
@@ -78,76 +39,6 @@ def _successors(
         for p in sorted(liveness.predecessors[r], key=number.__getitem__):
             successors[p].append(r)
     return successors
-
-
-def _missing(liveness: RegionLiveness, region: Region, done: Collection[Region]) -> set[Region]:
-    """Return a region and all it needs, directly or not, that is not done."""
-    missing: set[Region] = set()
-    pending = [region]
-    while pending:
-        r = pending.pop()
-        if r not in missing and r not in done:
-            missing.add(r)
-            pending += liveness.predecessors[r]
-    return missing
-
-
-@dataclass
-class _Window:
-    """What must run to start a collective, with its start last, and what then runs beside it."""
-
-    start: list[Region]
-    beside: list[Region] = field(default_factory=list)
-
-
-def _share_work(windows: Sequence[_Window], feeding: set[Region]) -> None:
-    """Let windows with nothing beside have a part of what the window before has, by bytes.
-
-    What feeds a later collective stays where it is.
-    """
-    for k, window in enumerate(windows):
-        idle = list(takewhile(lambda w: not w.beside, windows[k + 1 :]))
-        free = [r for r in window.beside if r not in feeding]
-        if not idle or len(free) < 2:
-            continue
-        window.beside = [r for r in window.beside if r in feeding]
-        sharing = [window, *idle]
-        total, passed = sum(map(_bytes, free)), 0
-        for r in free:
-            sharing[min(passed * len(sharing) // max(total, 1), len(idle))].beside.append(r)
-            passed += _bytes(r)
-
-
-def _bytes(r: Region) -> int:
-    return sum(map(value_bytes, (*r.inputs, *r.outputs)))
-
-
-def _feeding(liveness: RegionLiveness, order: Sequence[Region]) -> set[Region]:
-    """Return the regions that a collective needs, directly or not."""
-    feeding: set[Region] = set()
-    for r in reversed(order):
-        if r in feeding or is_collective(r.ops[0]):
-            feeding |= liveness.predecessors[r]
-    return feeding
-
-
-def _wait_late(liveness: RegionLiveness, order: Sequence[Region]) -> list[Region]:
-    """Move each wait for a collective to just before its first reader, or before a write.
-
-    What stands between the two then runs beside the collective.
-    """
-    number = {r: k for k, r in enumerate(order)}
-    writes = [number[r] for r in order if is_effectful(r)]
-    last = len(order)
-
-    def position(r: Region) -> float:
-        if not is_wait(r.ops[0]):
-            return number[r]
-        readers = [number[s] for v in r.outputs for s in liveness.readers.get(v, ())]
-        barriers = [k for k in writes if k > number[r]]
-        return min([*readers, *barriers, last]) - 0.5
-
-    return sorted(order, key=lambda r: (position(r), number[r]))
 
 
 def _free_early(liveness: RegionLiveness) -> list[Region]:
@@ -159,7 +50,7 @@ def _free_early(liveness: RegionLiveness) -> list[Region]:
     number = {r: k for k, r in enumerate(liveness.part.regions)}
     pending_reads = {v: len(rs) for v, rs in liveness.readers.items()}
     pending_predecessors = {r: len(ps) for r, ps in liveness.predecessors.items()}
-    successors = _successors(liveness, number)
+    successors = successors_of(liveness, number)
     slice_writers = {v: [r for r in number if v in liveness.writes[r]] for v in liveness.shared}
     allocated: set[Value] = set()
 

@@ -86,7 +86,7 @@ _TABLE = (
         "One side is a collective",
         "A collective of torch.distributed reads its operands from memory and writes its results "
         "there, while the program goes on. What reads them is fused behind the wait.",
-        "Usually nothing. The table of collectives says what runs beside each.",
+        "Usually nothing. The table of collectives says what each overlaps.",
     ),
     Advice(
         (Rule.COMPUTED_BETWEEN,),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ def _rank_trace(report: Report) -> RankTrace:
         events += [_span(s, RUN_THREAD, g.phase, args.get(s.name, {})) for s in g.last_run]
         events += _collective_events(g)
     spans = [s for g in report.graphs for s in (*g.stages, *g.last_run)]
-    first = min((s.begin for s in spans), default=0) / 1e3
+    first = min((s.begin for s in spans), default=math.inf) / 1e3
     return RankTrace(socket.gethostname(), first, tuple(e | {"pid": process} for e in events))
 
 
@@ -108,7 +109,7 @@ def _collective_args(c: Collective) -> Args:
         "group": c.group,
         "operand_bytes": c.operand_bytes,
         "result_bytes": c.result_bytes,
-        "beside": ", ".join(r.name for r in c.beside),
+        "overlapped": ", ".join(r.name for r in c.overlapped),
     }
 
 

@@ -1,4 +1,4 @@
-"""Collectives in a plan: what each sends, and what runs between its start and its wait."""
+"""Collectives in a plan: what each sends, and what it overlaps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tofuse.analysis.alias import WAIT, is_collective
+from tofuse.analysis.alias import WAIT, is_collective, is_communication
 from tofuse.analysis.memory_traffic import value_bytes
 from tofuse.ir.graph import Loc, Op
 from tofuse.ir.plan import Call, Plan, variable
@@ -22,7 +22,7 @@ class Collective:
 
     `name` is the region's. `group` is the process group as torch names it. The bytes are those of
     this rank. `start` and `wait` are steps of the plan; without a wait in this graph, `wait` is
-    None. `beside` runs between the two.
+    None. `overlapped` runs between the two.
     """
 
     name: str
@@ -32,13 +32,13 @@ class Collective:
     result_bytes: int
     start: int
     wait: int | None
-    beside: tuple[RegionReport, ...]
+    overlapped: tuple[RegionReport, ...]
     loc: Loc | None
 
     @property
-    def beside_us(self) -> float:
-        """The predicted microseconds of what runs beside it; measured ones where there are any."""
-        return sum(r.measured_us or r.predicted_us for r in self.beside)
+    def overlapped_us(self) -> float:
+        """The microseconds of what it overlaps: measured, or else predicted."""
+        return sum(r.measured_us or r.predicted_us for r in self.overlapped)
 
 
 def find_collectives(graph: GraphReport) -> tuple[Collective, ...]:
@@ -64,6 +64,7 @@ def _collective(
     ]
     wait = waits[0] if waits else None
     between = range(start + 1, len(plan.steps) if wait is None else wait)
+    regions = dict.fromkeys(region_of_step[k] for k in between if k in region_of_step)
     step = plan.steps[start]
     assert isinstance(step, Call)
     texts = [a for a in step.arguments.leaves if isinstance(a, str)]
@@ -75,14 +76,6 @@ def _collective(
         result_bytes=sum(map(value_bytes, op.results)),
         start=start,
         wait=wait,
-        beside=tuple(
-            region_of_step[k]
-            for k in between
-            if k in region_of_step and not _is_communication(region_of_step[k])
-        ),
+        overlapped=tuple(r for r in regions if not is_communication(r.region.ops[0])),
         loc=op.loc,
     )
-
-
-def _is_communication(region: RegionReport) -> bool:
-    return any(name.startswith("_c10d_functional") for name in region.ops)

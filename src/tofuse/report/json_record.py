@@ -68,8 +68,8 @@ def _collective(collective: Collective) -> Record:
         "group": collective.group,
         "operand_bytes": collective.operand_bytes,
         "result_bytes": collective.result_bytes,
-        "beside": [region.name for region in collective.beside],
-        "beside_us": collective.beside_us,
+        "overlapped": [region.name for region in collective.overlapped],
+        "overlapped_us": collective.overlapped_us,
         "line": None if collective.loc is None else _line(collective.loc),
     }
 

@@ -187,8 +187,8 @@ class _GraphDataBuilder:
             "group": c.group,
             "operand_bytes": c.operand_bytes,
             "result_bytes": c.result_bytes,
-            "beside": [self.region_number[r.region] for r in c.beside],
-            "beside_us": c.beside_us,
+            "overlapped": [self.region_number[r.region] for r in c.overlapped],
+            "overlapped_us": c.overlapped_us,
             "line": self._line_number(c.loc),
         }
 

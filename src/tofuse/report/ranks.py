@@ -1,4 +1,4 @@
-"""The ranks of torch.distributed, one of which a report is of."""
+"""The process group of torch.distributed in which a report was made."""
 
 from __future__ import annotations
 
@@ -18,4 +18,8 @@ class Ranks:
     gather: Callable[[object], Sequence[object]]
 
 
-ONE_RANK = Ranks(0, 1, lambda item: [item])
+def _alone(item: object) -> list[object]:
+    return [item]
+
+
+ONE_RANK = Ranks(0, 1, _alone)

@@ -177,15 +177,15 @@ def _launch_table(g: GraphReport) -> RenderableType:
 
 
 def _collectives(g: GraphReport) -> Iterator[RenderableType]:
-    """List what each collective sends, and what runs beside it."""
+    """List what each collective sends, and what runs at the same time."""
     collectives = find_collectives(g)
     if not collectives:
         return
-    table = _table("collective", "group", "operand", "result", "beside it", "predicted", "line")
+    table = _table("collective", "group", "operand", "result", "overlapped", "time", "line")
     for c in collectives[:MAX_LAUNCH_ROWS]:
-        beside = plural(len(c.beside), "launch") if c.beside else "nothing"
+        overlapped = plural(len(c.overlapped), "launch") if c.overlapped else "nothing"
         cells = [c.name, c.group, show_bytes(c.operand_bytes), show_bytes(c.result_bytes)]
-        cells += [beside, show_us(c.beside_us) if c.beside else "", _place_name(c.loc)]
+        cells += [overlapped, show_us(c.overlapped_us) if c.overlapped else "", _place_name(c.loc)]
         table.add_row(*map(Text, cells))
     total = show_bytes(sum(c.operand_bytes for c in collectives))
     yield Padding(Text(f"{plural(len(collectives), 'collective')} of {total}"), INDENT[2])
@@ -248,7 +248,7 @@ def _place(loc: Loc | None) -> str:
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
     for name in columns:
-        right = name in (*SIZES, "predicted", "measured", "before", "after")
+        right = name in (*SIZES, "predicted", "measured", "time", "before", "after")
         table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=False)
     return table
 

@@ -7,10 +7,10 @@ from tofuse.analysis.alias.memory_effects import (
     EXCLUSIVE_RESULTS,
     UNDECLARED_VIEWS,
     WAIT,
-    communicates,
     has_effect,
     is_aten_view,
     is_collective,
+    is_communication,
     is_eliminated_concat,
     is_view,
     is_wait,
@@ -27,7 +27,8 @@ from tofuse.analysis.alias.strides import (
 
 __all__ = [
     "ELIMINATED", "EXCLUSIVE_RESULTS", "UNDECLARED_VIEWS", "WAIT", "AliasAnalysis", "MemRef",
-    "communicates", "dense_strides", "has_effect", "is_aten_view", "is_collective",
+    "dense_strides", "has_effect", "is_aten_view", "is_collective",
+    "is_communication",
     "is_eliminated_concat",
     "is_view", "is_wait", "operand_slice", "reshape_strides", "returns_view",
     "starts_collective", "view_chain", "view_memref", "visible_strides",

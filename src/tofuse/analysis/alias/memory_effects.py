@@ -98,7 +98,7 @@ def is_wait(op: Op) -> bool:
     return op.kind == "opaque" and str(op.attr("target")).startswith(WAIT)
 
 
-def communicates(op: Op) -> bool:
+def is_communication(op: Op) -> bool:
     """Whether an op starts a collective or waits for one."""
     return is_collective(op) or is_wait(op)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch.fx.traceback import preserve_node_meta
 from torch.utils.checkpoint import CheckpointFunction
 
@@ -18,6 +19,7 @@ from tofuse.capture.aot.runtime_training import TrainingRuntime
 from tofuse.capture.decomp.decompose import decompositions
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 from tofuse.capture.pre_autograd.replace_functions import REPLACEMENTS
+from tofuse.capture.pre_autograd.sharded_dropout import dropout
 from tofuse.capture.trace.free_variables import (
     Function,
     SubstituteTensors,
@@ -183,4 +185,9 @@ def _decomposed_lstm(x: torch.Tensor, *rest: object) -> object:
     return torch.lstm(x, *rest)  # type: ignore[call-overload]  # as the program calls it
 
 
-SUBSTITUTES: dict[Function, Function] = {**REPLACEMENTS, torch.lstm: _decomposed_lstm}
+SUBSTITUTES: dict[Function, Function] = {
+    **REPLACEMENTS,
+    torch.lstm: _decomposed_lstm,
+    F.dropout: dropout,
+    torch.dropout: dropout,
+}

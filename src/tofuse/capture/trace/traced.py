@@ -28,6 +28,7 @@ from tofuse.capture.trace.rollback import reject_argument_changes, restore_modul
 from tofuse.errors import CaptureError
 from tofuse.torch_internals.dispatch import TensorGuards, is_traceable_wrapper_subclass
 from tofuse.torch_internals.dynamo import compile_lock, compiling_session
+from tofuse.torch_internals.fake_tensors import AsyncCollectiveTensor
 from tofuse.torch_internals.memory import storage_key, viewed_tensor
 from tofuse.torch_internals.modules import hook_tables, submodules, tensor_tables
 from tofuse.torch_internals.transforms import forward_mode_active, transforms_active
@@ -225,6 +226,8 @@ class Traced:
 def is_traceable(tensor: torch.Tensor) -> bool:
     """Return whether a fake tensor can replace an argument; otherwise eager runs the call."""
     if tensor.layout is not torch.strided or tensor.is_quantized:
+        return False
+    if isinstance(tensor, AsyncCollectiveTensor):  # whose gradient AOTAutograd loses
         return False
     known = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     return known or bool(is_traceable_wrapper_subclass(tensor))

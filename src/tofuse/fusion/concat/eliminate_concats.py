@@ -13,8 +13,8 @@ from tofuse.analysis.alias import (
     ELIMINATED,
     AliasAnalysis,
     MemRef,
-    communicates,
     dense_strides,
+    is_communication,
     is_eliminated_concat,
     is_view,
     operand_slice,
@@ -66,7 +66,7 @@ def library_call_rule(op: Op) -> Reason:
     """Return the rule by which a library call is not fused with its producers."""
     if is_eliminated_concat(op):
         return Rule.WRITTEN_INTO_CONCAT()
-    if communicates(op):
+    if is_communication(op):
         return Rule.COLLECTIVE()
     is_long_concat = op.attr("target") == CAT and len(op.inputs) > FEW_OPERANDS
     return Rule.LONG_CONCAT() if is_long_concat else Rule.LIBRARY_CALL()

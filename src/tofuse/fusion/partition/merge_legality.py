@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from tofuse.analysis.alias import communicates, is_view
+from tofuse.analysis.alias import is_communication, is_view
 from tofuse.cost.thresholds import (
     MAX_READER_SHAPES,
     MAX_STATEMENTS,
@@ -41,7 +41,7 @@ class MergeLegality:
     def rejection(self, groups: Groups, producer: Op, consumer: Op) -> Reason | None:
         """Return why the groups of two ops may not become one; None if they may."""
         a, b = groups.group_of[producer], groups.group_of[consumer]
-        if communicates(producer) or communicates(consumer):
+        if is_communication(producer) or is_communication(consumer):
             return Rule.COLLECTIVE()
         if a.library and b.elementwise:
             return Rule.LIBRARY_EPILOGUE(consumer.kind)

@@ -70,12 +70,12 @@ function drawTable() {
 function drawCollectives() {
   const g = graph();
   $("collectives").hidden = g.collectives.length === 0;
-  const head = ["Collective", "Group", "Operand", "Result", "Beside it", "Predicted", "Line"];
+  const head = ["Collective", "Group", "Operand", "Result", "Overlapped", "Time", "Line"];
   const wide = (k) => (k === 1 || k === 3 || k === 6 ? "wide" : "");
   const cells = (c) => [c.name, c.group, bytes(c.operand_bytes), bytes(c.result_bytes),
-    c.beside.length ? el("button", { type: "button", onclick: () => select("region", c.beside[0], true) },
-      `${c.beside.length} ${c.beside.length === 1 ? "launch" : "launches"}`) : "nothing",
-    c.beside.length ? micros(c.beside_us) : "–", c.line >= 0 ? g.lines[c.line].place : ""];
+    c.overlapped.length ? el("button", { type: "button", onclick: () => select("region", c.overlapped[0], true) },
+      `${c.overlapped.length} ${c.overlapped.length === 1 ? "launch" : "launches"}`) : "nothing",
+    c.overlapped.length ? micros(c.overlapped_us) : "–", c.line >= 0 ? g.lines[c.line].place : ""];
   $("collective-table").replaceChildren(
     el("thead", {}, el("tr", {}, head.map((h, k) => el("th", { scope: "col", class: wide(k) }, h)))),
     el("tbody", {}, g.collectives.map((c) => el("tr", {}, cells(c).map((x, k) => el("td", { class: wide(k) }, x))))));
