@@ -1,71 +1,55 @@
 """Predicted overlap of collectives: checked on this machine, and on paper for accelerators."""
 
 import statistics
-import time
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import tofuse
 from suites.distributed.llama import Llama, Sizes, make_sequence_parallel
 from suites.distributed.simulate import Network, Prediction, predict
-from tofuse.report.model import RegionReport, Report
+from tofuse.report.collective_report import find_collectives
+from tofuse.report.model import GraphReport, RegionReport, Report
 from tofuse.report.program_view import op_work
 
 MIDDLE = Sizes(vocabulary=512, width=512, heads=8, hidden=1408, length=128)
 # one block of a model of 7 billion parameters
 LARGE = Sizes(vocabulary=512, width=4096, heads=32, hidden=11008, length=2048)
-ROUNDS = 20
 
 
 def measured_and_predicted(ranks: int) -> dict[str, str | int | float | list[str]]:
-    """Return µs of each pass: as measured, as predicted, and with each collective waited for.
+    """Return µs of the backward: as measured, as predicted, and with each collective waited for.
 
-    Launches cost what was measured; collectives cost what two sizes of them cost alone.
+    Launches cost what they took in the run that is predicted. Collectives cost what they take in
+    the forward, where they overlap nothing and a rank also waits for the others.
     """
     mesh = init_device_mesh("cpu", (ranks,))
-    network = measure_network(ranks)
     torch.manual_seed(0)
     model = make_sequence_parallel(Llama(2, MIDDLE), mesh)
     tokens = torch.randint(MIDDLE.vocabulary, (2, MIDDLE.length))
     report = tofuse.explain(model, measure=True)(tokens)
-    found: dict[str, str | int | float | list[str]] = {}
-    for graph in report.graphs:
-        spans = graph.last_run
-        measured = (spans[-1].end - spans[0].begin) / 1e3
-        p = predict(graph, network, ranks, lambda r: r.measured_us or 0.0)
-        times = measured, p.total_us, p.compute_us + p.communication_us
-        found[graph.phase] = [f"{us:.0f}" for us in times]
-    return found
+    (forward,), (backward,) = report.forward.graphs, report.backward.graphs
+    network = Network(statistics.mean(collective_times(forward)), float("inf"))
+    spans = backward.last_run
+    measured = (spans[-1].end - spans[0].begin) / 1e3
+    us = {s.name: s.us for s in spans}
+    p = predict(backward, network, ranks, lambda r: us.get(r.name, 0.0))
+    times = measured, p.total_us, p.compute_us + p.communication_us
+    return {"backward": [f"{us:.0f}" for us in times]}
 
 
-def measure_network(ranks: int) -> Network:
-    """Return latency and bandwidth of a ring among all ranks, from two sizes of an all-gather."""
-    times = []
-    sizes = (1 << 10, 1 << 20)
-    for nbytes in sizes:
-        part = torch.zeros(nbytes // 4)
-        gather = partial(_gather, part, torch.empty(ranks * part.numel()))
-        gather()
-        samples = []
-        for _ in range(ROUNDS):
-            dist.barrier()
-            begin = time.perf_counter()
-            gather()
-            samples.append(1e6 * (time.perf_counter() - begin))
-        times.append(statistics.median(samples))
-    sent = [nbytes * (ranks - 1) for nbytes in sizes]
-    slope = max(times[1] - times[0], 1e-3) / (sent[1] - sent[0])
-    return Network(max(times[0] - slope * sent[0], 0.0), 1e6 / slope)
-
-
-def _gather(part: Tensor, whole: Tensor) -> None:
-    dist.all_gather_into_tensor(whole, part)
+def collective_times(graph: GraphReport) -> list[float]:
+    """Return the µs from the end of each collective's start to the end of its wait."""
+    spans = {s.name: s for s in graph.last_run}
+    region_of_step = graph.step_regions()
+    return [
+        (spans[region_of_step[c.wait].name].end - spans[c.name].end) / 1e3
+        for c in find_collectives(graph)
+        if c.wait is not None
+    ]
 
 
 @dataclass(frozen=True)
