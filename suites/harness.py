@@ -21,7 +21,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -29,6 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / ".suites"
+SECONDS_OF_MEASURING_CASE = 600.0  # at most
 CASES_PER_WORKER = 200  # then a new process: torch and tofuse keep what they compiled
 
 
@@ -129,6 +130,16 @@ def summarize(results: dict[str, Result]) -> str:
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     lines = [f"{result.case}: {result.detail}" for result in results.values() if result.failed]
     return "\n".join([", ".join(f"{n} {status}" for status, n in ranked), *lines])
+
+
+def run_and_write_page(
+    module: str, suite: str, description: str, path: Path, page: Callable[[dict[str, Result]], str]
+) -> None:
+    """Run a suite as the command line says, and write its page; exit with 1 if a case fails."""
+    results = run_suite(module, suite, parse_arguments(description, SECONDS_OF_MEASURING_CASE))
+    print(summarize(results))
+    path.write_text(page(results))
+    raise SystemExit(any(result.failed for result in results.values()))
 
 
 def run_in_workers(

@@ -120,13 +120,7 @@ def _row(result: Result) -> str:
     return f"| {link} | {', '.join(packages)} | {result.detail} | {times} | {ratios} | {first} |"
 
 
-def main() -> None:
-    arguments = harness.parse_arguments("Run and time the examples of frameworks.", 600.0)
-    results = harness.run_suite("suites.integrations", SUITE, arguments)
-    print(harness.summarize(results))
-    PAGE.write_text(page(results))
-    raise SystemExit(any(result.failed for result in results.values()))
-
-
 if __name__ == "__main__":
-    main()
+    harness.run_and_write_page(
+        "suites.integrations", SUITE, "Run and time the examples of frameworks.", PAGE, page
+    )

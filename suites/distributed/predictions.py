@@ -11,6 +11,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import tofuse
 from suites.distributed.llama import Llama, Sizes, make_sequence_parallel
 from suites.distributed.simulate import Network, Prediction, predict
+from tofuse.analysis.alias import is_communication
 from tofuse.report.collective_report import find_collectives
 from tofuse.report.model import GraphReport, RegionReport, Report
 from tofuse.report.program_view import op_work
@@ -62,7 +63,7 @@ class Accelerator:
 
     def us(self, region: RegionReport) -> float:
         """Return the predicted µs of a launch or library call; a collective only starts."""
-        if any("c10d" in name for name in region.ops):
+        if is_communication(region.region.ops[0]):
             return self.launch_us
         work = sum(map(op_work, region.region.ops))
         return self.launch_us + 1e6 * max(work / self.arithmetic, region.nbytes / self.bandwidth)

@@ -5,6 +5,7 @@ A case is a row with a number of ranks: `tensor parallel@4`. `make distributed` 
 
 import json
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,15 +105,11 @@ def page(results: dict[str, Result]) -> str:
 
 
 def _overlap_table(results: dict[str, Result]) -> str:
-    """Return measured and predicted times of both directions, in ms."""
+    """Return the measured and the predicted time of the backward, in ms."""
     lines = ["| ranks | pass | measured, ms | predicted | each collective waited for at once |"]
     lines += ["| --- | --- | --- | --- | --- |"]
-    for ranks in RANKS:
-        result = results.get(f"{OVERLAP}@{ranks}")
-        for phase, times in result.data.items() if result and not result.failed else ():
-            assert isinstance(times, list)
-            cells = " | ".join(f"{float(us) / 1e3:.1f}" for us in times)
-            lines.append(f"| {ranks} | {phase} | {cells} |")
+    for ranks, phase, times in _times(results, OVERLAP, RANKS):
+        lines.append(f"| {ranks} | {phase} | {' | '.join(f'{ms:.1f}' for ms in times)} |")
     return "\n".join(lines)
 
 
@@ -120,15 +117,22 @@ def _paper_table(results: dict[str, Result]) -> str:
     """Return the predictions for accelerators, in ms."""
     lines = ["| ranks | network | kernels, ms | collectives, ms | waited for, ms | hidden |"]
     lines += ["| --- | --- | --- | --- | --- | --- |"]
-    for ranks in PAPER_RANKS:
-        result = results.get(f"{PAPER}@{ranks}")
-        for network, times in result.data.items() if result and not result.failed else ():
-            assert isinstance(times, list)
-            compute, communication, exposed = (float(us) / 1e3 for us in times)
-            hidden = f"{1 - exposed / communication:.0%}"
-            cells = f"{compute:.2f} | {communication:.2f} | {exposed:.2f} | {hidden}"
-            lines.append(f"| {ranks} | {network} | {cells} |")
+    for ranks, network, times in _times(results, PAPER, PAPER_RANKS):
+        _, communication, exposed = times
+        cells = " | ".join(f"{ms:.2f}" for ms in times)
+        lines.append(f"| {ranks} | {network} | {cells} | {1 - exposed / communication:.0%} |")
     return "\n".join(lines)
+
+
+def _times(
+    results: dict[str, Result], kind: str, counts: tuple[int, ...]
+) -> Iterator[tuple[int, str, list[float]]]:
+    """Yield the number of ranks, the name, and the ms of each measurement of a kind."""
+    for ranks in counts:
+        result = results.get(f"{kind}@{ranks}")
+        for name, times in result.data.items() if result and not result.failed else ():
+            assert isinstance(times, list)
+            yield ranks, name, [float(us) / 1e3 for us in times]
 
 
 def _resumed_sentence(result: Result) -> str:

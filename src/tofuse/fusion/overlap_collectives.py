@@ -41,16 +41,21 @@ def overlap_collectives(
 
 @dataclass
 class _Window:
-    """The regions that run before a collective starts, its start last, and those that run then."""
+    """A collective's part of the order.
+
+    `start` has what the collective needs, and last the region that starts it. The regions in
+    `overlapped` run after that, while the collective runs.
+    """
 
     start: list[Region]
     overlapped: list[Region] = field(default_factory=list)
 
 
 def _windows(liveness: RegionLiveness, order: Sequence[Region]) -> list[_Window]:
-    """Start each collective as soon as its operands are computed, and then run what is ready.
+    """Return a window for each collective, in their order.
 
-    Collectives that are ready at once start together.
+    A collective starts right after the regions that it needs. Then each region runs whose operands
+    are computed, unless the next collective can start at once: then that one starts first.
     """
     number = {r: k for k, r in enumerate(order)}
     pending = {r: len(liveness.predecessors[r]) for r in order}
@@ -81,14 +86,14 @@ def _windows(liveness: RegionLiveness, order: Sequence[Region]) -> list[_Window]
 
 
 def _in_order(windows: Sequence[_Window], order: Sequence[Region]) -> list[Region]:
-    """Return the regions of the windows, and then those that are in none."""
+    """Return the regions of all windows in turn. The regions outside of them come last."""
     early = [r for w in windows for r in (*w.start, *w.overlapped)]
     done = set(early)
     return [*early, *(r for r in order if r not in done)]
 
 
 def _missing(liveness: RegionLiveness, region: Region, done: Collection[Region]) -> set[Region]:
-    """Return a region and all it needs, directly or not, that is not done."""
+    """Return those regions that are not done, of a region and all that it needs."""
     missing: set[Region] = set()
     pending = [region]
     while pending:
@@ -100,9 +105,9 @@ def _missing(liveness: RegionLiveness, region: Region, done: Collection[Region])
 
 
 def _share_work(windows: Sequence[_Window], feeding: set[Region]) -> None:
-    """Spread what a window overlaps, by bytes, over the windows after it that overlap nothing.
+    """Move overlapped regions from each window into the empty ones that follow it.
 
-    What a later collective needs stays where it is.
+    All get about the same number of bytes. A region that a later collective needs is not moved.
     """
     for k, window in enumerate(windows):
         idle = list(takewhile(lambda w: not w.overlapped, windows[k + 1 :]))
@@ -123,7 +128,7 @@ def _bytes(r: Region) -> int:
 
 
 def _feeding(liveness: RegionLiveness, order: Sequence[Region]) -> set[Region]:
-    """Return the regions that a collective needs, directly or not."""
+    """Return all regions that any collective needs, directly or through others."""
     feeding: set[Region] = set()
     for r in reversed(order):
         if r in feeding or is_collective(r.ops[0]):
@@ -134,7 +139,7 @@ def _feeding(liveness: RegionLiveness, order: Sequence[Region]) -> set[Region]:
 def _wait_late(liveness: RegionLiveness, order: Sequence[Region]) -> list[Region]:
     """Move each wait for a collective to just before its first reader, or before a write.
 
-    What stands between the two then runs beside the collective.
+    The regions between the start and the wait then run while the collective runs.
     """
     number = {r: k for k, r in enumerate(order)}
     writes = [number[r] for r in order if is_effectful(r)]
