@@ -29,6 +29,7 @@ from suites.distributed.measure import check_row
 from suites.distributed.ranks import Scenario, run_ranks
 from suites.distributed.rows import ROWS, whole
 from tests.support.dropout_on_ranks import dropout_masks, dropouts_of_parts, masks_of_parts
+from tests.support.random_collectives import random_programs_with_collectives
 from tofuse.report.chrome_trace import COLLECTIVE_THREAD
 
 STEPS = 3
@@ -335,6 +336,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     strides_of_arguments,
     collectives_in_arguments,
     written_collectives,
+    random_programs_with_collectives,
     work_beside_collectives,
     operands_in_flight,
     compiled_data_parallel,
