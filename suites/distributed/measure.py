@@ -90,7 +90,7 @@ def largest_difference(ours: list[list[Tensor | None]], eager: list[list[Tensor 
                     return float("inf")
                 continue
             scale = float(e.abs().max()) or 1.0
-            difference = float((x.float() - e.float()).abs().max()) / scale
+            difference = float((x.double() - e.double()).abs().max()) / scale
             worst = max(worst, difference if difference == difference else float("inf"))
     return worst
 
