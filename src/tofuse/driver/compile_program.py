@@ -40,11 +40,7 @@ from tofuse.capture.aot.boxed import BoxedFunction, CompiledFunction
 from tofuse.capture.aot.gc_pause import pause_gc
 from tofuse.capture.aot.runtime_inference import InferenceRuntime
 from tofuse.capture.decomp.decompose import decompositions
-from tofuse.capture.dynamo.async_collectives import (
-    unwrap_async_inputs,
-    wait_for_arguments,
-    writes_async_input,
-)
+from tofuse.capture.dynamo.async_collectives import unwrap_async_inputs, wait_for_arguments
 from tofuse.capture.dynamo.graph_breaks import bucket_notes
 from tofuse.capture.dynamo.legality import (
     fallback_reason,
@@ -89,9 +85,6 @@ def compile_program(
     scalars: Sequence[int] = ()
     waits: Sequence[int] = ()
     try:
-        if writes_async_input(gm):
-            context.report_fallback("it writes into the result of an unfinished collective")
-            return gm.forward
         example_inputs, waits = unwrap_async_inputs(example_inputs)
         program, inputs, scalars = add_scalar_inputs(gm, example_inputs)
         run = program.forward
@@ -100,6 +93,7 @@ def compile_program(
             run = _program_variants(program, inputs, context)
         else:
             context.report_fallback(reason)
+            waits = ()  # PyTorch's operators wait by themselves
     except TorchDynamoException:
         raise  # to Dynamo
     except DATA_DEPENDENCE_ERRORS as error:

@@ -8,6 +8,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
+from tofuse.capture.dynamo.async_collectives import writes_async_input
 from tofuse.capture.dynamo.returned_views import has_inseparable_views, returns_detached_history
 from tofuse.capture.fx.aliases import (
     storage_id,
@@ -52,6 +53,8 @@ def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
     """
     if any(isinstance(t, torch.Tensor) and t.is_mkldnn for t in inputs):
         return "an argument has a private layout of oneDNN"
+    if writes_async_input(gm):
+        return "it writes into the result of an unfinished collective"
     if any(target_name(n.target) == "to_mkldnn" for n in gm.graph.nodes):
         return "a tensor gets a private layout of oneDNN"
     placeholders = gm.graph.find_nodes(op="placeholder")
