@@ -13,10 +13,10 @@ from dataclasses import replace
 from tofuse.backends.llvm.load import host_target
 from tofuse.backends.llvm.machine_code import host_features
 from tofuse.cache.artifact import Artifact
-from tofuse.capture.aot.aot_graphs import RuntimeKind
 from tofuse.capture.aot.tangent_layouts import TangentLayouts
 from tofuse.config import PACKAGE, Config
 from tofuse.cost.machine_source import assumed_machine, store_of
+from tofuse.ir.runtime_kind import RuntimeKind
 from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.launch import thread_count
 

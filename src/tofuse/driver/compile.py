@@ -26,6 +26,7 @@ from tofuse.driver.torch_release import check_torch
 from tofuse.driver.wrap_module import Recompilation, share_state, wrap_distributed
 from tofuse.errors import UnsupportedError
 from tofuse.report.model import Report
+from tofuse.runtime.autograd_program import make_program
 from tofuse.torch_internals.dynamo import uncompiled
 from tofuse.torch_internals.modules import CAN_WRAP_DDP, call_of
 from tofuse.torch_internals.private_names import unsupported_capture
@@ -89,7 +90,10 @@ def _trace(target, context: CompileContext):  # type: ignore[no-untyped-def]
     def new_graphs() -> AOTGraphs:
         passes = functools.partial(run_traced_passes, claims=context.claims)
         return AOTGraphs(
-            passes, lambda graph: compile_graph(graph, context).run, context.config.memory_budget
+            passes,
+            lambda graph: compile_graph(graph, context).run,
+            make_program,
+            context.config.memory_budget,
         )
 
     function = target if module is None else call_of(module)

@@ -33,12 +33,10 @@ from tofuse.capture.aot.aot_graphs import (
     AtenGraph,
     NeedsAutograd,
     NeedsInference,
-    RuntimeKind,
 )
 from tofuse.capture.aot.backward_sizes import record_backward_sizes
 from tofuse.capture.aot.boxed import BoxedFunction, CompiledFunction
 from tofuse.capture.aot.gc_pause import pause_gc
-from tofuse.capture.aot.runtime_inference import InferenceRuntime
 from tofuse.capture.decomp.decompose import decompositions
 from tofuse.capture.dynamo.async_collectives import unwrap_async_inputs, wait_for_arguments
 from tofuse.capture.dynamo.graph_breaks import bucket_notes
@@ -63,6 +61,8 @@ from tofuse.driver.context import CompileContext
 from tofuse.driver.pipeline import PRE_AUTOGRAD_PASSES, run_traced_passes
 from tofuse.driver.variants import NEW_KEY, Dispatcher, Variant
 from tofuse.errors import TofuseWarning, first_line
+from tofuse.ir.runtime_kind import InferenceRuntime, RuntimeKind
+from tofuse.runtime.autograd_program import make_program
 from tofuse.torch_internals.autograd_compiler import aot_autograd
 from tofuse.torch_internals.dynamo import (
     TorchDynamoException,
@@ -185,7 +185,7 @@ class _Program:
         """Return the program that runs on its compiled graphs."""
         # with tensors as attributes, the eager program could not take aliases of them
         eager = None if self.tensors else self.run_eager
-        program = kind.make_program(forward, backward, eager)
+        program = make_program(kind, forward, backward, eager)
         return functools.partial(program, *self.tensors) if self.tensors else program
 
     def run_eager(self, arguments: Sequence[object], aliases: Sequence[object]) -> Sequence[object]:
@@ -252,7 +252,7 @@ def _load_or_compile(
         return backward.run
 
     passes = functools.partial(run_traced_passes, claims=context.claims)
-    graphs = AOTGraphs(passes, compile_backward, config.memory_budget, keep_mutations)
+    graphs = AOTGraphs(passes, compile_backward, make_program, config.memory_budget, keep_mutations)
     wrapped = _trace(gm, inputs, graphs, context)
     kind = graphs.runtime_kind(inputs, views=False, module_tensors=program.tensors)
     lazy = graphs.forward()

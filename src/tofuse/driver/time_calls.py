@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from tofuse.capture.aot.double_backward import reachable_leaves
 from tofuse.report.call_times import CallTimes
+from tofuse.runtime.double_backward import reachable_leaves
 from tofuse.runtime.timing import now
 from tofuse.torch_internals.trees import tensor_leaves
 

@@ -8,9 +8,8 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import tofuse
-from tofuse.capture.aot.aot_graphs import AOTGraphs, RuntimeKind
-from tofuse.capture.aot.runtime_inference import InferenceRuntime
-from tofuse.capture.aot.runtime_training import TrainingRuntime
+from tofuse.capture.aot.aot_graphs import AOTGraphs
+from tofuse.ir.runtime_kind import InferenceRuntime, RuntimeKind, TrainingRuntime
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

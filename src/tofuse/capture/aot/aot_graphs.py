@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import GraphModule
 
-from tofuse.capture.aot.boxed import BoxedFunction
+from tofuse.capture.aot.boxed import BoxedFunction, ProgramMaker
 from tofuse.capture.aot.gc_pause import pause_gc
-from tofuse.capture.aot.runtime_inference import InferenceRuntime, inference_runtime
-from tofuse.capture.aot.runtime_training import TrainingRuntime, training_runtime
+from tofuse.capture.aot.runtime_inference import inference_runtime
+from tofuse.capture.aot.runtime_training import training_runtime
 from tofuse.capture.aot.tangent_layouts import relax_tangents
 from tofuse.capture.fx.eager_memory import EagerMemory
 from tofuse.capture.joint.partition import partition
+from tofuse.ir.runtime_kind import RuntimeKind
 from tofuse.torch_internals.autograd_compiler import (
     AOTDispatchCompiler,
     MarkedBoxed,
@@ -27,7 +28,6 @@ from tofuse.torch_internals.autograd_compiler import (
 from tofuse.torch_internals.dispatch import autocast_on, is_traceable_wrapper_subclass
 from tofuse.torch_internals.dynamo import compile_lock
 
-RuntimeKind = InferenceRuntime | TrainingRuntime
 # (graph, number of the forward's outputs) -> the graph after passes, and eager's memory; the number
 # is None for an inference graph
 TracedPasses = Callable[[GraphModule, int | None], tuple[GraphModule, EagerMemory]]
@@ -77,10 +77,12 @@ class AOTGraphs:
     """The graphs and the metadata of one program: AOTAutograd's callbacks receive them.
 
     Nothing is compiled while AOTAutograd traces: `compile` runs when a graph is first called.
+    `make_program` returns the program that runs on the compiled graphs.
     """
 
     passes: TracedPasses
     compile: Callable[[AtenGraph], BoxedFunction]
+    make_program: ProgramMaker
     memory_budget: float | None = None
     inference_only: bool = False
     graphs: dict[str, LazyGraph] = field(default_factory=dict)  # by phase, as AOTAutograd asks

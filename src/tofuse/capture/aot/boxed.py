@@ -13,3 +13,5 @@ import torch
 CompiledFunction = Callable[..., object]  # what a backend returns to Dynamo
 BoxedFunction = Callable[[list[object]], list[torch.Tensor]]
 Results = Union[torch.Tensor, Sequence[torch.Tensor]]  # noqa: UP007  (evaluated at run time)
+# (runtime kind, forward, backward, eager program or None) -> the program on flat arguments
+ProgramMaker = Callable[..., Callable[..., Results]]

@@ -1,57 +1,13 @@
-"""The runtime of a program without a backward: a call of its inference graph."""
+"""How a program without a backward runs, from what AOTAutograd says of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
-from torch.autograd.graph import increment_version
 
-from tofuse.capture.aot.boxed import BoxedFunction, Results
+from tofuse.ir.runtime_kind import InferenceRuntime
 from tofuse.torch_internals.autograd_compiler import OutputType, ViewAndMutationMeta
-
-
-@dataclass(frozen=True)
-class InferenceRuntime:
-    """How a program without a backward runs.
-
-    `argument_views`: for each result, whether it is a view of an argument. `disables_grad`: an
-    argument requires grad, so PyTorch's operators would record a backward. `mutated`: positions of
-    arguments whose writes count for autograd. `returned`: for each result, the position of the
-    argument that it is, or None.
-    """
-
-    argument_views: tuple[bool, ...]
-    disables_grad: bool
-    mutated: tuple[int, ...]
-    returned: tuple[int | None, ...]
-
-    def make_program(
-        self, forward: BoxedFunction, backward: object = None, eager: object = None
-    ) -> Callable[..., Results]:
-        """Return the program, which returns its results in a list."""
-
-        def plain(*tensors: torch.Tensor) -> Results:
-            return forward([*tensors])
-
-        mutated, returns_views = self.mutated, any(self.argument_views)
-
-        def without_grad(*tensors: torch.Tensor) -> Results:
-            with torch.no_grad():
-                if mutated:
-                    increment_version([tensors[k] for k in mutated])
-                results = forward([*tensors])
-                if not returns_views:
-                    return results
-                # a plan returns the argument itself for a view of all of it
-                kinds = zip(results, self.argument_views, self.returned, strict=False)
-                return [
-                    tensors[k] if k is not None else t.detach() if is_view else t
-                    for t, is_view, k in kinds
-                ]
-
-        return without_grad if self.disables_grad or mutated or returns_views else plain
 
 
 def inference_runtime(

@@ -15,7 +15,6 @@ from torch.utils.checkpoint import CheckpointFunction
 from tofuse.capture.aot.aot_graphs import AOTGraphs
 from tofuse.capture.aot.boxed import Results
 from tofuse.capture.aot.gc_pause import pause_gc
-from tofuse.capture.aot.runtime_training import TrainingRuntime
 from tofuse.capture.decomp.decompose import decompositions
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 from tofuse.capture.pre_autograd.replace_functions import REPLACEMENTS
@@ -27,6 +26,7 @@ from tofuse.capture.trace.free_variables import (
 )
 from tofuse.capture.trace.pytree import flatten
 from tofuse.errors import CaptureError, first_line
+from tofuse.ir.runtime_kind import TrainingRuntime
 from tofuse.torch_internals.autograd_compiler import (
     TracingContext,
     aot_function,
@@ -91,7 +91,7 @@ def compile_program(
     forward = graphs.forward().compiled()
     backward = graphs.backward() if isinstance(kind, TrainingRuntime) else forward
     run = flat_function.with_rebuilt_results(
-        kind.make_program(forward, backward, flat_function.eager)
+        graphs.make_program(kind, forward, backward, flat_function.eager)
     )
     hooked = has_saved_tensor_hooks()
     if isinstance(kind, TrainingRuntime) and kind.pure and not hooked:

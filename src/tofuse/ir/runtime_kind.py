@@ -1,0 +1,49 @@
+"""How a program runs on its compiled graphs: which results are views, saved or differentiable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+
+@dataclass(frozen=True)
+class InferenceRuntime:
+    """How a program without a backward runs.
+
+    `argument_views`: for each result, whether it is a view of an argument. `disables_grad`: an
+    argument requires grad, so PyTorch's operators would record a backward. `mutated`: positions of
+    arguments whose writes count for autograd. `returned`: for each result, the position of the
+    argument that it is, or None.
+    """
+
+    argument_views: tuple[bool, ...]
+    disables_grad: bool
+    mutated: tuple[int, ...]
+    returned: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class TrainingRuntime:
+    """How a program with a backward runs.
+
+    The forward graph returns the new values of the arguments `mutated`, then the program's results,
+    of which those `differentiable` have a gradient, then others. The backward graph takes the
+    forward's results at the positions `saved_sizes` and `saved_tensors`, then `tangents`: positions
+    among the gradients of the differentiable results.
+
+    `requires_grad` has an entry for each argument. `non_parameters` are the positions of arguments
+    that are not parameters of a module. A program is `pure` if it returns the same results for the
+    same arguments and writes nothing.
+    """
+
+    mutated: tuple[int, ...]
+    differentiable: tuple[bool, ...]
+    saved_sizes: tuple[int, ...]
+    saved_tensors: tuple[int, ...]
+    tangents: tuple[int, ...]
+    requires_grad: tuple[bool, ...]
+    non_parameters: tuple[int, ...]
+    pure: bool
+
+
+RuntimeKind = Union[InferenceRuntime, TrainingRuntime]  # noqa: UP007  (evaluated at run time)
