@@ -10,7 +10,7 @@ import torch
 from tests.support.bounds import check_all_accesses
 from tests.support.broad import sample_cases, select_tests
 from tests.support.compiler import Compiler
-from tofuse.driver import compile_program, pipeline
+from tofuse.driver import compile_program, context
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -69,8 +69,8 @@ def counted(monkeypatch, tmp_path):
 @pytest.fixture
 def sixteen_lanes(monkeypatch):
     """Kernels as for vectors of 16 floats, whatever this processor has: decisions may differ."""
-    target = pipeline.host_target
-    monkeypatch.setattr(pipeline, "host_target", lambda n: replace(target(n), lanes=16))
+    target = context.host_target
+    monkeypatch.setattr(context, "host_target", lambda n: replace(target(n), lanes=16))
 
 
 @pytest.fixture(autouse=True)

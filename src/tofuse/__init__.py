@@ -1,31 +1,31 @@
 """tofuse: a fusing just-in-time compiler for PyTorch that says why it fused or not."""
 
-from tofuse.api import compile, empty_cache, explain, memory_efficient_fusion, memory_stats
-from tofuse.driver.bisect import Culprit, bisect
-from tofuse.driver.calibration import calibrate
-from tofuse.driver.recompiles import explain_recompiles
-from tofuse.errors import (
-    CaptureError,
-    CompileError,
-    DefinitionError,
-    OptionError,
-    ParseError,
-    TofuseError,
-    TofuseWarning,
-    UnsupportedError,
-    VerifyError,
-)
-from tofuse.executors import register_executor, unregister_executor
-from tofuse.frontends.datatypes import DataType
-from tofuse.frontends.fusion_definition import Fusion, FusionDefinition
-from tofuse.hints import fuse, no_fuse
+import importlib
+import typing
 
 __version__ = "0.1.0"
 
+if typing.TYPE_CHECKING:
+    from tofuse.public import *
+else:
+
+    def __getattr__(name):
+        """Import the compiler when a name of it is first used; `load` does without it."""
+        if name == "load":
+            globals()[name] = importlib.import_module("tofuse.runtime.exported_module").load
+        elif name in __all__ or not name.startswith("__"):
+            public = importlib.import_module("tofuse.public")
+            globals().update({public_name: getattr(public, public_name) for public_name in __all__})
+        if name not in globals():
+            raise AttributeError(f"module 'tofuse' has no attribute {name!r}")
+        return globals()[name]
+
+
 __all__ = [
     "CaptureError", "CompileError", "Culprit", "DataType", "DefinitionError", "Fusion",
-    "FusionDefinition", "OptionError", "ParseError", "TofuseError", "TofuseWarning",
-    "UnsupportedError", "VerifyError", "bisect", "calibrate", "compile", "empty_cache",
-    "explain", "explain_recompiles", "fuse", "memory_efficient_fusion", "memory_stats", "no_fuse",
-    "register_executor", "unregister_executor",
+    "FusionDefinition", "InputError", "OptionError", "ParseError", "ProgramFileError",
+    "TofuseError", "TofuseWarning", "UnsupportedError", "VerifyError", "bisect", "calibrate",
+    "compile", "empty_cache", "explain", "explain_recompiles", "export", "fuse", "load",
+    "memory_efficient_fusion", "memory_stats", "no_fuse", "register_executor",
+    "unregister_executor",
 ]  # fmt: skip

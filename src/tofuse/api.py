@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import ParamSpec, TypeVar, overload
 
 import torch
+from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
+from tofuse.cache.programs import is_cacheable
 from tofuse.capture.dynamo.code_objects import with_unique_code
 from tofuse.capture.dynamo.graph_breaks import record_graph_breaks
 from tofuse.config import Option, make_config
 from tofuse.driver.compile import check_callable, compile_target
 from tofuse.driver.compile_program import compile_program
 from tofuse.driver.context import make_context
+from tofuse.driver.export import architecture_processors, export_program
 from tofuse.driver.process_group import default_group
 from tofuse.driver.time_calls import time_calls, timed_call
 from tofuse.driver.torch_options import own_options
@@ -33,6 +38,8 @@ T = TypeVar("T", bound=Callable[..., object])
 @overload
 def compile(target: M, **options: Option) -> M: ...
 @overload
+def compile(target: ExportedProgram, **options: Option) -> torch.nn.Module: ...
+@overload
 def compile(target: Callable[P, R], **options: Option) -> Callable[P, R]: ...
 @overload
 def compile(target: None = None, **options: Option) -> Callable[[T], T]: ...
@@ -42,8 +49,8 @@ def compile(target=None, **options):  # type: ignore[no-untyped-def]  # the over
     For a function, return a function. For a module, return an instance of its class that shares
     all state with it: parameters, buffers, submodules, hooks, mode. The options are the fields of
     `tofuse.config.Config`. The first call compiles; calls with new dtypes, devices or (unless
-    `dynamic`) shapes compile again. Without a target, return a decorator:
-    `@tofuse.compile(dynamic=True)`.
+    `dynamic`) shapes compile again. A program of `torch.export.export` counts as its
+    module. Without a target, return a decorator: `@tofuse.compile(dynamic=True)`.
 
     Raises TypeError if the target is not callable, OptionError for an unknown option, and
     UnsupportedError for a torch release before 2.11.
@@ -71,6 +78,46 @@ def memory_efficient_fusion(target, **options):  # type: ignore[no-untyped-def] 
             "memory_efficient_fusion is capture='trace'; for another capture use tofuse.compile"
         )
     return compile_target(target, make_context(make_config(options)))
+
+
+def export(
+    target: Callable[..., object] | ExportedProgram,
+    args: Sequence[object] = (),
+    path: str | Path = "",
+    *,
+    kwargs: Mapping[str, object] | None = None,
+    dynamic: bool | Mapping[str, object] | Sequence[object] | None = None,
+    backward: bool = False,
+    processors: Sequence[str] | None = None,
+    **options: Option,
+) -> None:
+    """Write a function or module as one file, which `tofuse.load` runs without compiling.
+
+    `args` and `kwargs` are those of one call, as for `torch.export.export`. `dynamic`: True if all
+    sizes of tensors may vary, or torch.export's `dynamic_shapes`. With `backward`, gradients of
+    parameters, and of arguments that require grad, can be taken. `processors` are names among
+    "avx2", "avx512" and "neon"; None: all levels of this architecture.
+
+    The file holds plans, machine code, weights and constants, in the format of safetensors.
+
+    Raises UnsupportedError if the program cannot be a file, OSError if it cannot be written, and
+    torch.export's errors if it cannot capture the program.
+    """
+    if not path:
+        raise OptionError("export needs the path of the file: export(model, args, 'model.tofuse')")
+    config = make_config({**options, "strict": True})
+    if not is_cacheable(replace(config, strict=False)):
+        raise OptionError("export takes the options precision and memory_budget only")
+    export_program(
+        target,
+        args,
+        kwargs or {},
+        Path(path),
+        dynamic=dynamic,
+        backward=backward,
+        processors=architecture_processors() if processors is None else processors,
+        config=config,
+    )
 
 
 def explain(

@@ -29,6 +29,14 @@ class CompileError(TofuseError):
     """A kernel that a backend cannot compile."""
 
 
+class ProgramFileError(TofuseError):
+    """A file that is no exported program, is damaged, or does not suit this machine."""
+
+
+class InputError(TofuseError, TypeError, ValueError):
+    """Arguments that do not fit an exported program."""
+
+
 class DefinitionError(TofuseError, RuntimeError):
     """A FusionDefinition that is not well formed, or inputs that do not match it."""
 

@@ -26,6 +26,7 @@ from tofuse.capture.decomp.decompose import decompositions
 from tofuse.capture.fx.eager_memory import EagerMemory
 from tofuse.capture.lower.executor_claims import claim_nothing
 from tofuse.driver.pipeline import PRE_AUTOGRAD_PASSES, run_traced_passes
+from tofuse.runtime.autograd_program import make_program
 
 GPU = torch.device("cuda", 0)
 CUDA, META = 1, 14  # c10::DeviceType
@@ -59,7 +60,7 @@ def _trace(gm: GraphModule, inputs: Sequence[object]) -> list[AtenGraph]:
         gm, _ = pre_autograd_pass(gm)
     gm = _choose_as_on_a_gpu(gm)
     for inference_only in (True, False):
-        graphs = AOTGraphs(_passes, _not_called, None, inference_only)
+        graphs = AOTGraphs(_passes, _not_called, make_program, None, inference_only)
         backend = aot_autograd(
             fw_compiler=graphs.compiler("forward"),
             bw_compiler=graphs.compiler("backward"),

@@ -1,9 +1,11 @@
 """The command line: help, exit codes, and errors of one sentence."""
 
+import json
 import subprocess
 import sys
 
 import pytest
+import torch
 
 import tofuse
 from tofuse.cli.main import COMMANDS, main
@@ -50,3 +52,16 @@ def test_a_missing_script_is_one_sentence_and_code_2(tmp_path):
     code, output, errors = run("explain", tmp_path / "absent.py:f")
     assert (code, output) == (2, "")
     assert errors == f"tofuse explain: there is no script '{tmp_path}/absent.py'\n"
+
+
+def test_inspect_prints_what_a_file_holds(tmp_path, capsys):
+    path = tmp_path / "model.tofuse"
+    tofuse.export(torch.nn.Linear(4, 3), (torch.randn(5, 4),), path, dynamic=True)
+    assert main(["inspect", str(path), "--plan"]) == 0
+    text = capsys.readouterr().out
+    assert "Linear: forward\n" in text and "input: float32[s" in text and "plan inference(" in text
+    assert main(["inspect", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["state"][0]["name"] == "weight"
+    path.write_text("nothing")
+    assert main(["inspect", str(path)]) == 2
+    assert "not a program exported by tofuse" in capsys.readouterr().err

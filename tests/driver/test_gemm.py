@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tofuse
-from tofuse.driver import pipeline
+from tofuse.driver import context
 from tofuse.driver.gemm import kernel_rows
 from tofuse.fusion import gemm_match as decisions
 
@@ -14,8 +14,8 @@ from tofuse.fusion import gemm_match as decisions
 @pytest.fixture(autouse=True)
 def generate_all_products(monkeypatch):
     """Generate products on any processor and of any size; they are slow without AVX-512."""
-    target = pipeline.host_target
-    monkeypatch.setattr(pipeline, "host_target", lambda n: replace(target(n), fast_gemm=True))
+    target = context.host_target
+    monkeypatch.setattr(context, "host_target", lambda n: replace(target(n), fast_gemm=True))
     for name in ("MIN_GEMM_ROWS", "MIN_GEMM_COLUMNS", "MIN_GEMM_FLOPS"):
         monkeypatch.setattr(decisions, name, 1)
     torch._dynamo.reset()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tofuse.config import Config, make_config
+from tofuse.config import make_config
 from tofuse.driver import load_kernels
 from tofuse.driver.compile_graph import compile_text
 from tofuse.report.model import GraphReport
@@ -29,8 +29,8 @@ class FakeLauncher:
 def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     make = load_kernels._load_kernel
 
-    def launcher(b: load_kernels.GeneratedKernel, text: str, config: Config):
-        return make(b, text, config) if isinstance(b.nest, load_kernels.Nest) else FakeLauncher()
+    def launcher(b: load_kernels.GeneratedKernel, *rest):
+        return make(b, *rest) if isinstance(b.nest, load_kernels.Nest) else FakeLauncher()
 
     monkeypatch.setattr(load_kernels, "_load_kernel", launcher)
 

@@ -201,7 +201,7 @@ def test_twelve_steps_from_dynamo_to_machine_code(tmp_path):
     for stack in stacks:
         steps = stack[stack.index("compile_program") :]
         assert len(steps) <= 12, steps
-        assert steps[-1] == "_compile"
+        assert steps[-1] == "compile_object"
 
 
 def small(x, w):

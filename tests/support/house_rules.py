@@ -238,6 +238,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli", "integrations"),
     ("__init__",),
+    ("public",),
     ("nvfuser",),
     ("frontends",),
     ("api",),
@@ -320,6 +321,7 @@ STEERED = frozenset({"fusion", "schedule", "passes", "plan", "capture", "backend
 # What the numbers are that steer nothing. A key is a folder, or a file and a name.
 LIMITS: Mapping[str, str] = {
     "backends/llvm/vector_math/": "coefficients and constants of formulas",
+    "backends/llvm/link_image.py:": "the format of ELF files",
     "backends/llvm/matmul/masked_vectors.py:LANES": "floats of an AVX-512 register",
     "backends/llvm/matmul/pack.py:WIDTH": "two registers",
     "backends/llvm/matmul/microkernel.py:A": "flags",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tofuse.backends.llvm.load import CODE, function_address
+from tofuse.backends.llvm.load import CODE, CodeLibrary, function_address
 from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.cache.store import Store
 from tofuse.config import Config
@@ -35,22 +35,24 @@ class Artifact:
         """Return the program. Raises CompileError if the machine code of a kernel is missing."""
         bind_runtime(config)
         store = store_of(config)
-        kernels = [load_code(c, store) for c in self.codes]
+        kernels = [load_code(c, store, CODE) for c in self.codes]
         (driver,) = CODE.load(PARALLEL_DRIVER, ["kernel"], store)
         return load_plan(self.plan, kernels, driver, self.constants, {})
 
 
-def load_code(code: KernelCode | GemmCode, store: Store) -> Launcher | GemmLauncher:
+def load_code(
+    code: KernelCode | GemmCode, store: Store, library: CodeLibrary
+) -> Launcher | GemmLauncher:
     """Return the launcher of a kernel. Raises CompileError if its machine code is missing."""
     if isinstance(code, GemmCode):
         addresses = {
-            word: function_address(CODE.load_by_digest(key, [name], store)[0])
+            word: function_address(library.load_by_digest(key, [name], store)[0])
             for word, (key, name) in code.functions.items()
         }
-        (entry,) = CODE.load_by_digest(code.driver, ["kernel"], store)
+        (entry,) = library.load_by_digest(code.driver, ["kernel"], store)
         return GemmLauncher(code, entry, addresses)
     names = ["kernel", *(f"kernel.{name}" for name, _ in code.parts)]
-    entry, *functions = CODE.load_by_digest(code.text_digest, names, store)
+    entry, *functions = library.load_by_digest(code.text_digest, names, store)
     return Launcher(code, entry, list(map(function_address, functions)))
 
 

@@ -16,7 +16,7 @@ from tofuse.cache.artifact import Artifact
 from tofuse.capture.aot.tangent_layouts import TangentLayouts
 from tofuse.config import PACKAGE, Config
 from tofuse.cost.machine_source import assumed_machine, store_of
-from tofuse.ir.runtime_kind import RuntimeKind
+from tofuse.ir.runtime_kind import InferenceRuntime, RuntimeKind, TrainingRuntime
 from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.launch import thread_count
 
@@ -62,7 +62,7 @@ def load_program(
     log.debug("loaded from disk: %s", store.path(KIND, key))
     try:
         kind, artifacts = pickle.loads(base64.b64decode(text))
-        assert isinstance(kind, RuntimeKind)
+        assert isinstance(kind, (InferenceRuntime, TrainingRuntime))
         assert all(isinstance(artifact, Artifact) for artifact in artifacts)
         return kind, [(artifact.load(config), artifact) for artifact in artifacts]
     except Exception:  # a damaged or incompatible entry

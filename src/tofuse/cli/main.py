@@ -11,10 +11,17 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import tofuse
-from tofuse.cli import bench, cache, doctor, explain, run
+from tofuse.cli import bench, cache, doctor, explain, inspect, run
 from tofuse.cli.target import UsageError
 
-COMMANDS = {"explain": explain, "run": run, "bench": bench, "doctor": doctor, "cache": cache}
+COMMANDS = {
+    "explain": explain,
+    "run": run,
+    "bench": bench,
+    "doctor": doctor,
+    "cache": cache,
+    "inspect": inspect,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

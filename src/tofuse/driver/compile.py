@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
 import torch
+from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torch.nn.parallel import DistributedDataParallel
 
@@ -38,6 +39,8 @@ R = TypeVar("R")
 def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-def]
     """Return the compiled function or module; check everything now, not at the first call."""
     check_torch()
+    if isinstance(target, ExportedProgram):
+        target = target.module()
     check_callable(target)
     target = uncompiled(target)
     reason = _eager_reason(target, context.config)

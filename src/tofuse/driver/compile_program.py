@@ -11,7 +11,7 @@
 9. `_load_kernel`: a launcher
 10. `LinkedCode.load_text`: a text is linked once in a process
 11. `object_code`: an object file kept on disk, or compiled
-12. `_compile`: LLVM
+12. `compile_object`: LLVM
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def _load_or_compile(
 
     passes = functools.partial(run_traced_passes, claims=context.claims)
     graphs = AOTGraphs(passes, compile_backward, make_program, config.memory_budget, keep_mutations)
-    wrapped = _trace(gm, inputs, graphs, context)
+    wrapped = trace_graphs(gm, inputs, graphs, context)
     kind = graphs.runtime_kind(inputs, views=False, module_tensors=program.tensors)
     lazy = graphs.forward()
     forward = compile_graph(lazy.graph, context, program.notes)
@@ -268,7 +268,7 @@ def _load_or_compile(
     return program.bind(kind, forward.run, graphs.backward())
 
 
-def _trace(
+def trace_graphs(
     gm: GraphModule, inputs: Sequence[object], graphs: AOTGraphs, context: CompileContext
 ) -> CompiledFunction:
     """Trace a program into `graphs`; return it with AOTAutograd's wrappers around them."""

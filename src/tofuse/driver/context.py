@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.fx import GraphModule
 
-from tofuse.backends.llvm.load import CODE
+from tofuse.backends.llvm.load import CODE, CodeLibrary, host_target
 from tofuse.capture.fx.location import source_location
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 from tofuse.config import Config
@@ -18,6 +18,7 @@ from tofuse.cost.machine_source import check_machine
 from tofuse.errors import CompileError, OptionError, TofuseError, TofuseWarning, first_line
 from tofuse.executors import executors_of
 from tofuse.ir.executor import Request
+from tofuse.ir.schedule import Target
 from tofuse.report.model import GraphReport
 from tofuse.report.number_format import plural, show_bytes
 from tofuse.report.report_text import ReportText
@@ -47,8 +48,9 @@ class CompileContext:
     """The options of one call of `tofuse.compile`, and what follows from them.
 
     `claims` are the calls that capture must not decompose. `sink` receives the report of each
-    graph, `variants` the reason for each variant of a program. The target is not part of it: the
-    number of threads is torch's at the time of each compilation.
+    graph, `variants` the reason for each variant of a program. `target` returns the processor to
+    generate code for, from the number of threads, which is torch's at the time of each compilation;
+    `library` receives the machine code.
     """
 
     config: Config
@@ -56,6 +58,8 @@ class CompileContext:
     sink: ReportSink
     variants: Callable[[str], None]
     fuel: Fuel
+    target: Callable[[int], Target]
+    library: CodeLibrary
 
     @property
     def reports(self) -> bool:
@@ -145,7 +149,7 @@ def make_context(
             config.dump.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise OptionError(f"dump={str(config.dump)!r} is not a writable folder: {e}") from e
-    return CompileContext(config, claims, sink, variants, Fuel(config.fuel))
+    return CompileContext(config, claims, sink, variants, Fuel(config.fuel), host_target, CODE)
 
 
 def _claims(config: Config) -> ClaimPredicate:

@@ -70,7 +70,7 @@ def add_gemms(
         arguments = tuple(x.root for x in _operands(gemm))
         sizes = tuple(map(symbol, code.symbols))
         bindings[region] = KernelBinding(len(launchers), arguments, sizes, None)
-        launchers.append(load_code(code, store))
+        launchers.append(load_code(code, store, CODE))
         is_convolution = "convolution" in str(region.ops[0].attr("target"))
         reason = WHY_CONVOLUTION if is_convolution else WHY
         why = reason if current.why == ONLY_PYTORCH else f"{current.why}; {reason}"

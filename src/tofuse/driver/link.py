@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tofuse.backends.aten.run_ops import checked_executor_callable, eager_region_callable
-from tofuse.backends.llvm.load import CODE
+from tofuse.backends.llvm.load import CodeLibrary
 from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.cache.artifact import Artifact
 from tofuse.cache.store import Store
@@ -31,6 +31,7 @@ class LinkedProgram:
     launchers: Sequence[Launch]
     callables: Mapping[str, Callable[..., object]]  # by the name that the plan calls
     constants: Sequence[Tensor]
+    library: CodeLibrary
     store: Store
     generated: Sequence[GeneratedKernel]
     assigned: Mapping[Region, Assignment]
@@ -38,7 +39,7 @@ class LinkedProgram:
 
     def load(self, clock: Clock | None) -> CompiledPlan:
         """Return the program as a callable; with a clock, it times its steps."""
-        (driver,) = CODE.load(PARALLEL_DRIVER, ["kernel"], self.store)
+        (driver,) = self.library.load(PARALLEL_DRIVER, ["kernel"], self.store)
         return load_plan(self.plan, self.launchers, driver, self.constants, self.callables, clock)
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tofuse.backends.llvm.emit import phase_functions
-from tofuse.backends.llvm.load import CODE
+from tofuse.backends.llvm.load import CodeLibrary
 from tofuse.backends.triton.emit import launch_parameters
 from tofuse.backends.triton.load import LaunchSpec, TritonModule
 from tofuse.cache.artifact import bind_runtime, load_code
@@ -41,7 +41,7 @@ class LoadedKernels:
 
 
 def load_kernels(
-    generated: Sequence[GeneratedKernel], part: Partition, config: Config
+    generated: Sequence[GeneratedKernel], part: Partition, config: Config, library: CodeLibrary
 ) -> LoadedKernels:
     """Load every distinct kernel; a region whose kernel does not compile gets no binding."""
     bind_runtime(config)
@@ -54,7 +54,7 @@ def load_kernels(
         key = f"{device_of(g.region.ops)} {text}"
         if key not in number_of:
             try:
-                launcher = _load_kernel(g, text, config)
+                launcher = _load_kernel(g, text, config, library)
             except CompileError as e:
                 notes.append(_report_compile_failure(g, part, config, e))
                 continue
@@ -64,14 +64,15 @@ def load_kernels(
     return LoadedKernels(launchers, bindings, notes)
 
 
-def _load_kernel(g: GeneratedKernel, text: str, config: Config) -> Launch:
+def _load_kernel(g: GeneratedKernel, text: str, config: Config, library: CodeLibrary) -> Launch:
     """Return machine code for a kernel; raises CompileError."""
     if g.error is not None:
         raise CompileError(g.error)
     if isinstance(g.nest, Nest):
         phases, store = phase_functions(g.nest), store_of(config)
-        key = CODE.load_text(text, ["kernel", *(f"kernel.{n}" for n, _ in phases)], store)
-        return load_code(kernel_code(g.nest.kernel, key, phases, g.nest.block_bytes), store)
+        key = library.load_text(text, ["kernel", *(f"kernel.{n}" for n, _ in phases)], store)
+        code = kernel_code(g.nest.kernel, key, phases, g.nest.block_bytes)
+        return load_code(code, store, library)
     parameters = [tuple(launch_parameters(nest)) for nest in g.nest.nests]
     warps = [nest.tiling.warps for nest in g.nest.nests]
     specs = [LaunchSpec(*spec) for spec in zip(parameters, warps, strict=True)]

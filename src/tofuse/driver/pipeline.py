@@ -9,7 +9,7 @@ from functools import partial
 
 from torch.fx import GraphModule
 
-from tofuse.backends.llvm.load import host_target
+from tofuse.backends.llvm.load import CodeLibrary
 from tofuse.cache.artifact import Artifact
 from tofuse.capture.fx.eager_memory import EagerMemory, simulate_eager
 from tofuse.capture.joint.complex.complex_to_real import complex_to_real
@@ -215,7 +215,7 @@ def compile_captured(
     saved = frozenset(memory.saved_arguments if phase == "backward" else ())
     # with symbolic sizes, compute eager's peak from our size hints, as our own
     limit = unfused_peak(graph, saved) if captured.symbols else memory.peak(phase)
-    target = host_target(thread_count())
+    target = compile_context.target(thread_count())
     oracle = CostOracle(target, assumed_machine(target, config))
     part = fuse(graph, None if _has_derived_sizes(captured) else limit, saved, oracle, config)
     log.finish_stage("partition")
@@ -226,7 +226,7 @@ def compile_captured(
         choices = measured_choices(
             codegen_context(part, oracle, config),
             lambda part, signature, choices, config: build_program(
-                part, signature, choices, config, (), oracle
+                part, signature, choices, config, (), oracle, compile_context.library
             ).load(None),
         )
     part, choices = apply_choices(part, choices)
@@ -235,7 +235,10 @@ def compile_captured(
     log.log_text("regions", lambda: show_partition(part))
 
     signature = replace(call_signature(captured, part.graph, phase), saved=saved)
-    program = build_program(part, signature, choices, config, constants, oracle, log.finish_stage)
+    library = compile_context.library
+    program = build_program(
+        part, signature, choices, config, constants, oracle, library, log.finish_stage
+    )
     generated = program.generated
     log.log_text("loops", lambda: "\n".join(f"{g.nest.kernel!r}\n{g.nest!r}" for g in generated))
     log.log_text("source", lambda: "\n".join(g.source for g in generated))
@@ -319,6 +322,7 @@ def build_program(
     config: Config,
     constants: Sequence[Tensor],
     oracle: CostOracle,
+    library: CodeLibrary,
     finish_stage: Callable[[str], None] = lambda stage: None,
 ) -> LinkedProgram:
     """Generate and load kernels, plan the call, and link both."""
@@ -333,7 +337,7 @@ def build_program(
     rejected |= unschedulable
     finish_stage("lower and emit")
 
-    loaded = load_kernels(generated, part, config)
+    loaded = load_kernels(generated, part, config, library)
     loaded, gemms = add_gemms(loaded, part, assigned, target, config, machine)
     assigned |= gemms
     finish_stage("machine code")
@@ -358,6 +362,7 @@ def build_program(
         loaded.launchers,
         callables,
         constants,
+        library,
         store_of(config),
         running,
         assigned,

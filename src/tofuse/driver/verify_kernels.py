@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tofuse.backends.llvm.load import CODE
 from tofuse.driver.codegen import CodegenContext, generate_kernels
 from tofuse.driver.load_kernels import Launch, load_kernels
 from tofuse.errors import VerifyError
@@ -80,7 +81,7 @@ class VerifiedKernel:
         """Return the kernel of a part of the region; None if it does not compile."""
         generated, _ = generate_kernels({region: None}, self.context)
         compiling = [g for g in generated if g.error is None]
-        loaded = load_kernels(compiling, self.context.partition, self.context.config)
+        loaded = load_kernels(compiling, self.context.partition, self.context.config, CODE)
         if region not in loaded.bindings:
             return None
         return VerifiedKernel(region, loaded.bindings[region], loaded.launchers[0], self.context)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from torch.utils._pytree import tree_leaves as tree_leaves
     from torch.utils._pytree import tree_map as tree_map
     from torch.utils._pytree import tree_unflatten as tree_unflatten
+    from torch.utils._pytree import treespec_dumps as tree_to_text
+    from torch.utils._pytree import treespec_loads as tree_from_text
 else:
     TreeSpec = object  # only in annotations
     tree_leaves = private("torch.utils._pytree", "tree_leaves", TRACING, _tree_leaves)
@@ -34,6 +36,9 @@ else:
     )
     tree_flatten, tree_map, tree_unflatten = essential(
         "torch.utils._pytree", "tree_flatten", "tree_map", "tree_unflatten", lost=TRACING
+    )
+    tree_to_text, tree_from_text = essential(
+        "torch.utils._pytree", "treespec_dumps", "treespec_loads", lost="export and load"
     )
 
 

@@ -49,10 +49,10 @@ def forbid_compilation(monkeypatch):
     """Return a function that makes every later compilation fail."""
 
     def refuse() -> None:
-        def compiles(text: str) -> machine_code.ObjectCode:
+        def compiles(text: str, machine: object) -> machine_code.ObjectCode:
             raise AssertionError("compiled again")
 
-        monkeypatch.setattr(machine_code, "_compile", compiles)
+        monkeypatch.setattr(machine_code, "compile_object", compiles)
 
     return refuse
 

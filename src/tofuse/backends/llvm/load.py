@@ -8,6 +8,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import llvmlite.binding as llvm
 
@@ -49,6 +50,19 @@ def host_target(threads: int) -> Target:
     avx512 = lanes == 16
     products = avx512 and llvm.get_host_cpu_name().startswith("znver")
     return Target(lanes, threads, avx512=avx512, fast_gemm=products, native_lanes=max(4, lanes))
+
+
+class CodeLibrary(Protocol):
+    """Where machine code goes: `LinkedCode` of this process, or code collected for a file."""
+
+    def load(self, text: str, names: Sequence[str], store: Store | None = None) -> list[Entry]:
+        """Return the functions of a module; raise CompileError."""
+
+    def load_text(self, text: str, names: Sequence[str], store: Store | None) -> str:
+        """Compile a module; return its digest, the key of `load_by_digest`."""
+
+    def load_by_digest(self, key: str, names: Sequence[str], store: Store) -> list[Entry]:
+        """Return the functions of the module with this digest."""
 
 
 @dataclass(eq=False)

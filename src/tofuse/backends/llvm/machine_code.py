@@ -64,10 +64,10 @@ def new_target_machine() -> llvm.TargetMachine:
 def object_code(text: str, store: Store | None) -> ObjectCode:
     """Return the object code of a module, from the store or compiled; raise CompileError."""
     if store is None:
-        return _compile(text)
+        return compile_object(text, host_target_machine())
     code = stored_code(digest(text), store)
     if code is None:
-        code = _compile(text)
+        code = compile_object(text, host_target_machine())
         store.put(STORE_KIND, (*_toolchain(), digest(text)), _serialize(code))
     return code
 
@@ -86,18 +86,19 @@ def digest(text: str) -> str:
 def assembly(text: str) -> str:
     """Return the assembly of a module, for people."""
     with _without_loop_strength_reduction():
-        return str(host_target_machine().emit_assembly(_optimize(text)))
+        machine = host_target_machine()
+        return str(machine.emit_assembly(_optimize(text, machine)))
 
 
-def _compile(text: str) -> ObjectCode:
-    module = _optimize(text)
+def compile_object(text: str, machine: llvm.TargetMachine) -> ObjectCode:
+    """Return the object code of a module for a processor; raise CompileError."""
+    module = _optimize(text, machine)
     callees = tuple(f.name for f in module.functions if f.is_declaration)
     with _without_loop_strength_reduction():
-        return ObjectCode(host_target_machine().emit_object(module), callees)
+        return ObjectCode(machine.emit_object(module), callees)
 
 
-def _optimize(text: str) -> llvm.ModuleRef:
-    machine = host_target_machine()
+def _optimize(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
     try:
         module = llvm.parse_assembly(text)
         module.triple, module.data_layout = machine.triple, str(machine.target_data)

@@ -1,0 +1,53 @@
+"""Compile kernels for a processor, to be linked into one image instead of into this process."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tofuse.backends.llvm.link_image import link_image
+from tofuse.backends.llvm.load import Entry
+from tofuse.backends.llvm.machine_code import compile_object, digest
+from tofuse.backends.llvm.processor import Processor
+from tofuse.cache.store import Store
+from tofuse.errors import CompileError
+from tofuse.ir.code_image import CodeImage
+
+
+@dataclass(eq=False)
+class CollectedCode:
+    """The object files of kernels for a processor, by the digest of their text.
+
+    It has the methods of `LinkedCode`, but its functions cannot be called.
+    """
+
+    processor: Processor
+    objects: dict[str, bytes] = field(default_factory=dict)
+
+    def load(self, text: str, names: Sequence[str], store: Store | None = None) -> list[Entry]:
+        """Compile a module; return stand-ins for its functions; raise CompileError."""
+        self.load_text(text, names, store)
+        return [_NOT_LINKED] * len(names)
+
+    def load_text(self, text: str, names: Sequence[str], store: Store | None) -> str:
+        """Compile a module; return its digest; raise CompileError."""
+        key = digest(text)
+        if key not in self.objects:
+            self.objects[key] = compile_object(text, self.processor.machine()).image
+        return key
+
+    def load_by_digest(self, key: str, names: Sequence[str], store: Store) -> list[Entry]:
+        """Return stand-ins for the functions of a module."""
+        return [_NOT_LINKED] * len(names)
+
+    def image(self) -> CodeImage:
+        """Return all machine code; its entries are `<digest>.<function>`."""
+        return link_image(self.objects)
+
+
+def _raise(context: object) -> int:
+    raise CompileError("the machine code of an exported kernel is not in this process")
+
+
+_NOT_LINKED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_raise)

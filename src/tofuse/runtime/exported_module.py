@@ -1,0 +1,244 @@
+"""A program loaded from a file, as a module: check the arguments, run the plans."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from tofuse.errors import InputError, ProgramFileError, TofuseError
+from tofuse.ir.dims import Dim, evaluate, parse_dim, symbols_of
+from tofuse.ir.verify_plan import verify_plan
+from tofuse.runtime.autograd_program import make_program
+from tofuse.runtime.execute import CompiledPlan, load_plan
+from tofuse.runtime.launch import Entry, KernelCode, Launcher
+from tofuse.runtime.load_image import load_image
+from tofuse.runtime.program_file import (
+    ConstantInput,
+    ExportedCode,
+    ExportedGraph,
+    ProgramFile,
+    ResultIndex,
+    StateTensor,
+    TensorInput,
+    read_program,
+)
+from tofuse.torch_internals.modules import tensor_tables
+from tofuse.torch_internals.transforms import transforms_active
+from tofuse.torch_internals.trees import tree_flatten, tree_from_text, tree_unflatten
+
+Flat = Callable[..., torch.Tensor | Sequence[torch.Tensor]]
+# Processors by `torch.backends.cpu.get_cpu_capability()`, the best first.
+CAPABILITIES: Mapping[str, tuple[str, ...]] = {
+    "AVX512": ("avx512", "avx2"),
+    "AVX2": ("avx2",),
+    "DEFAULT": (),
+}
+ARM = ("neon",)
+
+
+def load(path: str | Path) -> ExportedModule:
+    """Return the module in a file of `tofuse.export`; nothing is traced or compiled.
+
+    Raises ProgramFileError if the file is no exported program, is damaged, or has no machine code
+    for this processor; OSError if it cannot be read.
+    """
+    path = Path(path)
+    program, tensors = read_program(path)
+    processors = host_processors()
+    code = next((program.code[p] for p in processors if p in program.code), None)
+    if code is None:
+        raise ProgramFileError(
+            f"{path} has machine code for {', '.join(program.code)}; this processor runs "
+            f"{' and '.join(processors) or 'none of these'}; export the program for it"
+        )
+    return ExportedModule(program, tensors, _load_code(program, code, tensors))
+
+
+def host_processors() -> tuple[str, ...]:
+    """Return the names of the processors whose machine code runs here, the best first."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    is_arm = "NEON" in capability or "SVE" in capability or "asimd" in torch.__config__.show()
+    return ARM if is_arm else CAPABILITIES.get(capability, ())
+
+
+def _load_code(
+    program: ProgramFile, code: ExportedCode, tensors: Mapping[str, torch.Tensor]
+) -> Flat:
+    functions = load_image(code.image)
+    driver = functions[f"{program.driver}.kernel"]
+    graphs = [_load_graph(g, functions, driver, tensors) for g in code.graphs]
+    return make_program(program.kind, graphs[0], graphs[-1])
+
+
+def _load_graph(
+    graph: ExportedGraph,
+    functions: Mapping[str, Entry],
+    driver: Entry,
+    tensors: Mapping[str, torch.Tensor],
+) -> CompiledPlan:
+    """Return a graph as a callable. Its plan is checked first, because it may be of anyone."""
+    verify_plan(graph.plan)
+    kernels = [_launcher(k, functions) for k in graph.kernels]
+    constants = [tensors[key] for key in graph.constants]
+    return load_plan(graph.plan, kernels, driver, constants, {})
+
+
+def _launcher(code: KernelCode, functions: Mapping[str, Entry]) -> Launcher:
+    names = ["kernel", *(f"kernel.{name}" for name, _ in code.parts)]
+    entry, *parts = (functions[f"{code.text_digest}.{name}"] for name in names)
+    addresses = [ctypes.cast(f, ctypes.c_void_p).value for f in parts]  # type: ignore[arg-type]  # C functions
+    return Launcher(code, entry, [a for a in addresses if a is not None])
+
+
+class ExportedModule(torch.nn.Module):
+    """An exported program. Its parameters and buffers have the names of the original module.
+
+    A call takes the arguments of the exported call: the same structure, dtypes and constants, and
+    sizes inside of the exported limits. It raises InputError for others.
+    """
+
+    def __init__(
+        self, program: ProgramFile, tensors: Mapping[str, torch.Tensor], run: Flat
+    ) -> None:
+        super().__init__()
+        self.program = program
+        self._run = run
+        self._input_tree = tree_from_text(program.input_tree)
+        self._output_tree = tree_from_text(program.output_tree)
+        self._shapes = [_parsed_shape(x) for x in program.inputs]
+        self._results = program.results
+        made: dict[str, torch.Tensor] = {}
+        slots = [_add_state(self, x, tensors, made) for x in program.state]
+        self._used = [x for x in program.state if x.used]
+        self._slots = [s for s, x in zip(slots, program.state, strict=True) if x.used]
+        self._expected = [(made[x.key].dtype, made[x.key].shape) for x in self._used]
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """Run the program."""
+        if transforms_active():
+            raise TofuseError("an exported program cannot run under torch.func's transforms")
+        if {*kwargs} == {*self.program.keywords}:  # in any order
+            kwargs = {name: kwargs[name] for name in self.program.keywords}
+        leaves, tree = tree_flatten((args, kwargs))
+        if tree != self._input_tree:
+            raise InputError(
+                f"the arguments of {self.program.name} have another structure than when it was "
+                f"exported: {tree}, not {self._input_tree}"
+            )
+        inputs = self._checked_inputs(leaves)
+        results = self._run(*self._state(), *inputs)
+        leaves = [results[r.index] if isinstance(r, ResultIndex) else r for r in self._results]
+        return tree_unflatten(leaves, self._output_tree)
+
+    def extra_repr(self) -> str:
+        """Return the inputs, for the module's text."""
+        return ", ".join(map(show_input, self.program.inputs))
+
+    def _state(self) -> list[torch.Tensor]:
+        """Return parameters and buffers; raise TofuseError if one is no longer as exported."""
+        state = [table[name] for table, name in self._slots]
+        for tensor, expected, x in zip(state, self._expected, self._used, strict=True):
+            if tensor is None or (tensor.dtype, tensor.shape) != expected or not tensor.is_cpu:
+                raise TofuseError(
+                    f"{x.name} of the exported {self.program.name} must stay a tensor of dtype "
+                    f"{expected[0]} and shape {list(expected[1])} on the CPU"
+                )
+        return state  # type: ignore[return-value]  # no None
+
+    def _checked_inputs(self, leaves: Sequence[object]) -> list[torch.Tensor]:
+        """Return the tensors among the arguments; raise InputError for what does not fit."""
+        tensors: list[torch.Tensor] = []
+        sizes: dict[str, int] = {}
+        others: list[tuple[TensorInput, torch.Tensor, int, Dim]] = []
+        for x, leaf, shape in zip(self.program.inputs, leaves, self._shapes, strict=True):
+            if isinstance(x, ConstantInput):
+                if type(leaf) is not type(x.value) or leaf != x.value:
+                    raise InputError(f"{x.name} must be {x.value!r}, as exported, not {leaf!r}")
+                continue
+            tensor = _checked_tensor(x, leaf, len(shape), self.program)
+            tensors.append(tensor)
+            for k, (size, expected) in enumerate(zip(tensor.shape, shape, strict=True)):
+                if isinstance(expected, str) and expected not in sizes:
+                    sizes[expected] = self._checked_size(x, k, size, expected)
+                elif size != expected:
+                    dim = parse_dim(expected) if isinstance(expected, str) else expected
+                    others.append((x, tensor, k, dim))
+        for x, tensor, k, dim in others:
+            expected_size = evaluate(dim, sizes)
+            if tensor.shape[k] != expected_size:
+                raise InputError(
+                    f"dimension {k} of {x.name} must be {expected_size}, not {tensor.shape[k]}"
+                )
+        return tensors
+
+    def _checked_size(self, x: TensorInput, k: int, size: int, symbol: str) -> int:
+        least, most = self.program.sizes[symbol]
+        if size < least or (most is not None and size > most):
+            limits = f"at least {least}" if most is None else f"from {least} to {most}"
+            raise InputError(f"dimension {k} of {x.name} must be {limits}, not {size}")
+        return size
+
+
+def _checked_tensor(x: TensorInput, leaf: object, rank: int, program: ProgramFile) -> torch.Tensor:
+    if not isinstance(leaf, torch.Tensor):
+        raise InputError(f"{x.name} must be a tensor, not {type(leaf).__name__}")
+    if f"{leaf.dtype}" != x.dtype or leaf.dim() != rank or not leaf.is_cpu:
+        raise InputError(
+            f"{x.name} must be a {x.dtype} tensor of {rank} dimensions on the CPU, not a "
+            f"{leaf.dtype} tensor of shape {list(leaf.shape)} on {leaf.device}"
+        )
+    if leaf.layout is not torch.strided or leaf.is_conj() or leaf.is_neg():
+        raise InputError(f"{x.name} must be a plain dense tensor")
+    if leaf.requires_grad and not x.requires_grad and torch.is_grad_enabled():
+        raise InputError(
+            f"{x.name} requires grad, which {program.name} was not exported for: export it with "
+            "backward=True and an argument that requires grad, or call it under torch.no_grad()"
+        )
+    return leaf
+
+
+def _parsed_shape(x: TensorInput | ConstantInput) -> tuple[Dim | str, ...]:
+    """Return the sizes: numbers, symbols by name, and polynomials."""
+    if isinstance(x, ConstantInput):
+        return ()
+    dims = [parse_dim(text) for text in x.shape]
+    return tuple(
+        text if symbols_of(d) and text == symbols_of(d)[0] else d
+        for text, d in zip(x.shape, dims, strict=True)
+    )
+
+
+def _add_state(
+    module: torch.nn.Module,
+    x: StateTensor,
+    tensors: Mapping[str, torch.Tensor],
+    made: dict[str, torch.Tensor],
+) -> tuple[Mapping[str, torch.Tensor | None], str]:
+    """Add a parameter or buffer under its name; return its table and its name there."""
+    *path, name = x.name.split(".")
+    for part in path:
+        if part not in dict(module.named_children()):
+            module.add_module(part, torch.nn.Module())
+        module = module.get_submodule(part)
+    if x.key not in made:
+        stored = tensors[x.key]
+        tensor = torch.empty_strided(stored.shape, x.strides, dtype=stored.dtype)
+        tensor = stored if stored.stride() == x.strides else tensor.copy_(stored)
+        is_parameter = x.is_parameter
+        made[x.key] = torch.nn.Parameter(tensor, x.requires_grad) if is_parameter else tensor
+    parameters, buffers = tensor_tables(module)
+    if x.is_parameter:
+        module.register_parameter(name, made[x.key])  # type: ignore[arg-type]  # a parameter
+        return parameters, name
+    module.register_buffer(name, made[x.key], x.persistent)
+    return buffers, name
+
+
+def show_input(x: TensorInput | ConstantInput) -> str:
+    """Return the text of an argument."""
+    if isinstance(x, ConstantInput):
+        return f"{x.name}={x.value!r}"
+    return f"{x.name}: {x.dtype.removeprefix('torch.')}[{', '.join(x.shape)}]"
