@@ -30,14 +30,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--full",
         action="store_true",
-        help="all cases of the tests marked broad, and all operators, not a fixed part of them",
+        help="all cases of every test, and all operators, not a fixed part of them",
     )
 
 
 @pytest.hookimpl(trylast=True)  # after -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only `--full` runs."""
-    if not config.getoption("--full"):
+    if not config.getoption("--full") and not config.getoption("--accept"):
         items[:], left = select_tests(items)
         config.hook.pytest_deselected(items=left)
 

@@ -356,6 +356,7 @@ def errors() -> dict[str, str]:
         return run_ranks(list(SCENARIOS), ranks=2)
 
 
+@pytest.mark.broad(1)  # all have run when the first is asked
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_two_ranks(errors, scenario):
     failed = [text for name, text in errors.items() if name.startswith(scenario.__name__)]

@@ -8,6 +8,11 @@ from typing import TypeVar
 import pytest
 
 MARK = "broad"
+DIVISOR = 3
+FEW = 4  # cases, which always run
+# Folders whose tests run all cases: they compile no programs, or have an operator for each case.
+# So do tests in no folder.
+WHOLE = {"analysis", "frontends", "ir", "ops", "passes", "plan", "report", "schedule", "support"}
 
 
 T = TypeVar("T")
@@ -24,8 +29,9 @@ def sample_cases(cases: Iterable[T], name: str, divisor: int) -> list[T]:
 def select_tests(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Return the tests to run and those to skip, each in the given order.
 
-    A test marked `broad(n)` runs one in n of its cases. The choice is random but deterministic,
-    and includes every value of every parameter except `seed`.
+    A test marked `broad(n)` runs one in n of its cases; without a mark, one in `DIVISOR`, unless
+    there are few or their folder is one of `WHOLE`. The choice is random but deterministic. If there are
+    several parameters, it includes every value of each except `seed`.
     """
     chosen: set[pytest.Item] = set()
     for _, cases in groupby(items, key=lambda item: item.nodeid.partition("[")[0]):
@@ -34,10 +40,11 @@ def select_tests(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[
 
 
 def _choose(cases: Sequence[pytest.Item]) -> set[pytest.Item]:
-    mark = cases[0].get_closest_marker(MARK)
-    if mark is None:
+    divisor = _divisor(cases)
+    if divisor == 1:
         return set(cases)
-    (divisor,) = mark.args
+    if len(_values(cases[0])) < 2:
+        return set(sample_cases(cases, cases[0].nodeid.partition("[")[0], divisor))
     shuffled = random.Random(cases[0].nodeid.partition("[")[0]).sample(cases, len(cases))
     covered: set[tuple[str, int]] = set()
     covering: list[pytest.Item] = []
@@ -47,6 +54,17 @@ def _choose(cases: Sequence[pytest.Item]) -> set[pytest.Item]:
         (others if values <= covered else covering).append(case)
         covered |= values
     return {*covering, *others[: max(0, -(-len(cases) // divisor) - len(covering))]}
+
+
+def _divisor(cases: Sequence[pytest.Item]) -> int:
+    """Return n, if a test runs one in n of its cases."""
+    mark = cases[0].get_closest_marker(MARK)
+    if mark is not None:
+        (divisor,) = mark.args
+        assert isinstance(divisor, int)
+        return divisor
+    folder, _, below = cases[0].nodeid.partition("::")[0].removeprefix("tests/").partition("/")
+    return 1 if len(cases) < FEW or not below or folder in WHOLE else DIVISOR
 
 
 def _values(case: pytest.Item) -> set[tuple[str, int]]:

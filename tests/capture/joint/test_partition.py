@@ -73,7 +73,7 @@ def train_step(run):
 
 def test_work_grows_as_the_depth_of_the_graph():
     counts = []
-    for depth in (100, 200):
+    for depth in (50, 100):
 
         def f(x, depth=depth):
             for _ in range(depth):
