@@ -8,7 +8,7 @@ from typing import TypeVar
 import pytest
 
 MARK = "broad"
-DIVISOR = 3
+DIVISOR = 5
 FEW = 4  # cases, which always run
 # Folders whose tests run all cases: they compile no programs, or have an operator for each case.
 # So do tests in no folder.
@@ -30,8 +30,8 @@ def select_tests(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[
     """Return the tests to run and those to skip, each in the given order.
 
     A test marked `broad(n)` runs one in n of its cases; without a mark, one in `DIVISOR`, unless
-    there are few or their folder is one of `WHOLE`. The choice is random but deterministic. If there are
-    several parameters, it includes every value of each except `seed`.
+    there are few or their folder is one of `WHOLE`. The choice is random but deterministic. If
+    there are several parameters, it includes every value of each except `seed`.
     """
     chosen: set[pytest.Item] = set()
     for _, cases in groupby(items, key=lambda item: item.nodeid.partition("[")[0]):

@@ -56,6 +56,7 @@ def check(compiled, eager, *inputs):
 
 def run_programs(names):
     import tofuse
+    import tofuse.public  # looks all names up
     from tofuse.torch_internals.private_names import missing_names
 
     missing = {n.name: n.lost for n in missing_names()}

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import tofuse
+import tofuse.public  # looks all names up
 from tofuse.torch_internals.private_names import (
     EVERYTHING,
     TRACING,
@@ -46,6 +47,7 @@ for mode in [*modes, torch.autograd.forward_ad.dual_level()]:
     child = os.fork()
     if not child:
         with mode:
+            import tofuse.public
             from tofuse.runtime.pool import COUNTS_SHOW_OWNERS
             from tofuse.torch_internals.private_names import missing_notes
         os._exit(not COUNTS_SHOW_OWNERS or len(missing_notes()))
