@@ -87,6 +87,7 @@ CASES = {
         lambda: [(rand(2, 6, 32),)],
     ),
     "tied weights": Case(Tied, lambda: [(torch.tensor([[1, 2, 11]]),)]),
+    "product of few rows": Case(lambda: nn.Linear(1024, 1024), lambda: [(rand(6, 1024),)]),
     "LSTM": Case(lambda: nn.LSTM(8, 8).eval(), lambda: [(rand(5, 2, 8),)], backward=False),
     "bfloat16": Case(
         lambda: nn.Linear(8, 8).bfloat16(), lambda: [(torch.randn(3, 8).bfloat16(),)]

@@ -4,20 +4,27 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import tofuse
-from tofuse.driver import context
+from tofuse.config import make_config
+from tofuse.cost.machine_source import assumed_machine
+from tofuse.driver import context, gemm
 from tofuse.driver.gemm import kernel_rows
-from tofuse.fusion import gemm_match as decisions
+from tofuse.fusion.gemm_match import Gemm, Matrix
+from tofuse.ir.graph import Value
+from tofuse.ir.schedule import Target
+from tofuse.ir.types import DType, TensorType
 
 
 @pytest.fixture(autouse=True)
 def generate_all_products(monkeypatch):
     """Generate products on any processor and of any size; they are slow without AVX-512."""
     target = context.host_target
-    monkeypatch.setattr(context, "host_target", lambda n: replace(target(n), fast_gemm=True))
-    for name in ("MIN_GEMM_ROWS", "MIN_GEMM_COLUMNS", "MIN_GEMM_FLOPS"):
-        monkeypatch.setattr(decisions, name, 1)
+    monkeypatch.setattr(
+        context, "host_target", lambda n: replace(target(n), avx512=True, fast_gemm=True)
+    )
+    monkeypatch.setattr(gemm, "fastest_kernel", lambda p, target, machine: gemm.PACKED)
     torch._dynamo.reset()
 
 
@@ -216,3 +223,68 @@ def test_batch_with_shared_weights_is_one_product():
     x, w = torch.randn(6, 33, 50), torch.randn(50, 45)
     check(lambda x, w: x @ w, x, w)
     check(lambda x, w: torch.bmm(x, w.expand(6, 50, 45)), x, w)
+
+
+@pytest.fixture
+def read_once(monkeypatch):
+    """Choose the kernel for few rows wherever it can run."""
+
+    def choose(p, target, machine):
+        fits = isinstance(p.m, int) and p.a.column_stride == 1 and p.b.row_stride == 1
+        return gemm.DIRECT if fits else gemm.TOO_SMALL
+
+    monkeypatch.setattr(gemm, "fastest_kernel", choose)
+
+
+@pytest.mark.broad(1)
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 7, 8, 9, 14, 17, 40])
+def test_few_rows(read_once, rows):
+    for columns, depth in [(1, 1), (2, 16), (33, 17), (64, 2048), (50, 2049), (257, 4100)]:
+        x, w, bias = torch.randn(rows, depth), torch.randn(columns, depth), torch.randn(columns)
+        check(lambda x, w: x @ w.t(), x, w, dynamic=False)
+        check(F.linear, x, w, bias, dynamic=False)
+    check(lambda x, w: x @ w.transpose(1, 2), torch.randn(3, rows, 40), torch.randn(3, 9, 40))
+    assert "aten" not in executors(F.linear, x, w, bias, dynamic=False)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_few_rows_on_any_number_of_threads(read_once, threads):
+    x, w, before = torch.randn(9, 1000), torch.randn(1001, 1000), torch.get_num_threads()
+    product = tofuse.compile(F.linear, dynamic=False)
+    try:
+        torch.set_num_threads(1)
+        single = product(x, w)
+        torch.set_num_threads(threads)
+        assert torch.equal(product(x, w), single)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_few_rows_of_special_values(read_once):
+    x, w = torch.randn(6, 100), torch.randn(7, 100)
+    x[2, 99], w[3, 0], x[5] = float("nan"), float("inf"), 0.0
+    got = tofuse.compile(F.linear, dynamic=False)(x, w)
+    torch.testing.assert_close(got, F.linear(x, w), equal_nan=True, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "kernels"),
+    [
+        (8, 1024, 1024, (gemm.DIRECT, gemm.DIRECT)),
+        (2, 1024, 1024, (gemm.TOO_SMALL, gemm.DIRECT)),
+        (8, 64, 64, (gemm.TOO_SMALL, gemm.TOO_SMALL)),
+        (1024, 1024, 1024, (gemm.TOO_SMALL, gemm.PACKED)),
+        (256, 256, 256, (gemm.TOO_SMALL, gemm.PACKED)),
+    ],
+)
+def test_the_fastest_kernel_with_and_without_avx512_in_the_library(
+    monkeypatch, rows, columns, depth, kernels
+):
+    monkeypatch.undo()
+    of = lambda v, m, n: Matrix(v, 0, 0, m, n)  # noqa: E731
+    x, w, y = (Value(TensorType((), DType.F32), name) for name in "xwy")
+    product = Gemm(1, rows, columns, depth, of(x, depth, 1), of(w, 1, depth), of(y, columns, 1))
+    for fast, expected in zip((False, True), kernels, strict=True):
+        target = Target(16, 1, avx512=True, fast_gemm=fast)
+        machine = assumed_machine(target, make_config({}))
+        assert gemm.fastest_kernel(product, target, machine) == expected

@@ -59,8 +59,6 @@ MIN_RUN_BYTES = 64  # contiguous in the concat; PyTorch copies shorter runs: not
 EXPENSIVE_OPERAND = 8.0  # additions; nested concats share such an operand: not measured
 LONG_ROW = 64  # contiguous elements along which vectors run well: not measured
 MIN_SPLIT_RATIO = 8  # elements reduced for each of the intermediate: not measured
-MIN_GEMM_ROWS, MIN_GEMM_COLUMNS = 4, 16  # below, most lanes would be idle: not measured
-MIN_GEMM_FLOPS = 1 << 19  # below, PyTorch's call takes no longer: not measured
 
 # -- schedule, on the CPU ------------------------------------------------------------------------
 MAX_RECOMPUTE_COST = 3.0  # additions; values that cost more are spilled: not measured
@@ -121,6 +119,20 @@ WARPS_PER_SM = 64  # that a multiprocessor holds, where registers allow: not mea
 ACCUMULATOR_BYTES = 1 << 17  # of whole rows in an instance, half of the registers: "GPU kernels"
 MAX_MERGED_SUMS = 4  # sums in one reduction; each sum holds a tile in registers: not measured
 
+# -- calls ---------------------------------------------------------------------------------------
+GUARDED_CALL_US = 12.0  # of Dynamo's guards and wrappers, at least: "Call overhead"
+COLD_CALL_US = 100.0  # the same, after data displaced them from the caches: "Call overhead"
+TRAINING_CALL_US = 70.0  # of forward and backward, with autograd's functions: "Call overhead"
+
+# -- matrix products: ns an element of B, and shares of `Machine.flops` ---------------------------
+LIBRARY_ELEMENT_NS, LIBRARY_RATE = 0.38, 1.35  # that the library packs: "Products of few rows"
+PACKED_ELEMENT_NS, PACKED_RATE = 0.55, 1.65  # that our blocked loops pack: "Products of few rows"
+PACKED_COLUMNS = 32  # of a micropanel, even if partly empty: "Matrix products"
+DIRECT_ELEMENT_NS, DIRECT_RATE = 0.17, 1.1  # that is read once: "Products of few rows"
+STREAMED_ROWS = 4  # so few rows, the library reads B once, too: "Products of few rows"
+PRODUCT_CALL_US = 5.0  # of our call, more than the library's: "Products of few rows"
+MIN_PRODUCT_GAIN = 1.1  # predicted, of our kernel over the library: not measured
+
 # -- backends ------------------------------------------------------------------------------------
 MAX_SEGMENTS = 6  # of one loop, each with code of its own: not measured
 MAX_SEGMENT_LOADS = 64  # in all segments, that allow more segments: "Index-set splitting"
@@ -133,6 +145,8 @@ BLOCK_MICROPANELS = 16  # of A, which with B's fill half of L2: "Matrix products
 PANEL_COLUMNS = 512  # of B in a panel: "Matrix products"
 PANEL_DEPTH = 256  # of a micropanel: "Matrix products"
 PANEL_OVERHEAD = 0.7  # of a micropanel, in rows: not measured
+DIRECT_ROWS, DIRECT_COLUMNS = 8, 4  # of a product at once, at most: not measured
+DIRECT_DEPTH = 2048  # along a sum, between additions across lanes: "Products of few rows"
 
 # -- plan, runtime and autotuning ----------------------------------------------------------------
 MAX_OVERSIZE = 2  # times the request, of a block that serves it: "Memory pool"

@@ -40,7 +40,6 @@ from tofuse.ir.runtime_kind import RuntimeKind
 from tofuse.report.model import GraphReport
 from tofuse.runtime.autograd_program import make_program
 from tofuse.runtime.exported_module import host_processors
-from tofuse.runtime.launch import KernelCode
 from tofuse.runtime.program_file import (
     Constant,
     ConstantInput,
@@ -358,8 +357,7 @@ def _exported_graph(artifact: Artifact, tensors: dict[str, torch.Tensor]) -> Exp
         )
         tensors[key] = constant
         keys.append(key)
-    kernels = tuple(c for c in artifact.codes if isinstance(c, KernelCode))
-    return ExportedGraph(artifact.plan, kernels, tuple(keys))
+    return ExportedGraph(artifact.plan, artifact.codes, tuple(keys))
 
 
 UNLIMITED = 1 << 62  # torch's int_oo and sys.maxsize are above

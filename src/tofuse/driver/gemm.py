@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tofuse.backends.llvm.load import CODE
-from tofuse.backends.llvm.matmul.blocked_loops import CONTEXT_WORDS, blocked_loops_text
+from tofuse.backends.llvm.load import CodeLibrary
+from tofuse.backends.llvm.matmul.blocked_loops import blocked_loops_text
+from tofuse.backends.llvm.matmul.few_rows import (
+    column_group,
+    few_rows_kernel_text,
+    few_rows_loops_text,
+    row_group,
+)
+from tofuse.backends.llvm.matmul.gemm_context import CONTEXT_WORDS
 from tofuse.backends.llvm.matmul.masked_vectors import LANES
 from tofuse.backends.llvm.matmul.microkernel import microkernel_text
 from tofuse.backends.llvm.matmul.pack import (
@@ -22,11 +29,12 @@ from tofuse.config import Config
 from tofuse.cost.library import library_us
 from tofuse.cost.machine import Machine
 from tofuse.cost.machine_source import store_of
+from tofuse.cost.products import ProductSize, is_faster, product_costs
 from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_COLUMNS, PANEL_DEPTH, PANEL_OVERHEAD
 from tofuse.driver.assign_executors import ONLY_PYTORCH, Assignment
 from tofuse.driver.load_kernels import LoadedKernels
 from tofuse.fusion.gemm_match import NOT_A_GEMM, Gemm, Matrix, match_gemm
-from tofuse.ir.dims import Dim, symbol
+from tofuse.ir.dims import Dim, size_hint, symbol
 from tofuse.ir.executor import KERNELS, LIBRARY
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target
@@ -35,7 +43,9 @@ from tofuse.runtime.gemm_launch import GemmCode
 
 MAX_ROWS = 14  # 32 registers hold 28 accumulators, two vectors of B and one of A
 WHY = "uses AVX-512; PyTorch's matrix products do not on this processor"
-
+WHY_FEW_ROWS = "reads the large operand of a product of few rows once, and does not pack it"
+TOO_SMALL = "it is predicted to be at least as fast"
+PACKED, DIRECT = "packed", "direct"
 WHY_CONVOLUTION = "a matrix product over channels that keeps the layout of the images"
 
 
@@ -46,6 +56,7 @@ def add_gemms(
     target: Target,
     config: Config,
     machine: Machine,
+    library: CodeLibrary,
 ) -> tuple[LoadedKernels, dict[Region, Assignment]]:
     """Return the kernels with matrix products after them, and the assignments that change.
 
@@ -53,7 +64,7 @@ def add_gemms(
     `verify`, and if "aten" precedes "llvm" among the executors, PyTorch runs all products.
     """
     order = [n for n in config.executors if n in (KERNELS, LIBRARY)]
-    if not target.fast_gemm or order[:1] != [KERNELS] or config.verify:
+    if not target.avx512 or order[:1] != [KERNELS] or config.verify:
         return loaded, {}
     launchers, bindings, store = [*loaded.launchers], {**loaded.bindings}, store_of(config)
     assignments: dict[Region, Assignment] = {}
@@ -61,18 +72,21 @@ def add_gemms(
         if current.executor is not None:
             continue
         gemm = match_gemm(region, part.aliases.memrefs)
-        if isinstance(gemm, str):
-            if current.why == ONLY_PYTORCH and gemm != NOT_A_GEMM:
-                why = f"PyTorch's library runs it: {gemm}"
+        kernel = gemm if isinstance(gemm, str) else fastest_kernel(gemm, target, machine)
+        if isinstance(gemm, str) or kernel not in (PACKED, DIRECT):
+            if current.why == ONLY_PYTORCH and kernel != NOT_A_GEMM:
+                why = f"PyTorch's library runs it: {kernel}"
                 assignments[region] = replace(current, why=why)
             continue
-        code = _generate_gemm(gemm, store)
+        generate = _few_rows_gemm if kernel == DIRECT else _packed_gemm
+        code = generate(gemm, store, library)
         arguments = tuple(x.root for x in _operands(gemm))
         sizes = tuple(map(symbol, code.symbols))
         bindings[region] = KernelBinding(len(launchers), arguments, sizes, None)
-        launchers.append(load_code(code, store, CODE))
+        launchers.append(load_code(code, store, library))
         is_convolution = "convolution" in str(region.ops[0].attr("target"))
         reason = WHY_CONVOLUTION if is_convolution else WHY
+        reason = WHY_FEW_ROWS if kernel == DIRECT else reason
         why = reason if current.why == ONLY_PYTORCH else f"{current.why}; {reason}"
         us = library_us(region, machine, pooled=True)
         assignments[region] = Assignment(KERNELS, why, us)
@@ -92,7 +106,42 @@ def _operands(p: Gemm) -> list[Matrix]:
     return [x for x in (p.a, p.b, p.c, p.bias) if x is not None]
 
 
-def _generate_gemm(p: Gemm, store: Store) -> GemmCode:
+def fastest_kernel(p: Gemm, target: Target, machine: Machine) -> str:
+    """Return which of our kernels computes a product, or why PyTorch's library does."""
+    sizes = [size_hint(d) for d in (p.m, p.n, p.k, p.batch * p.reduce_batch)]
+    # the machine's flops are those of the fastest kernel, ours if the library has no AVX-512
+    costs = product_costs(ProductSize(*sizes), machine, library_avx512=not target.fast_gemm)
+    own = {}
+    if target.fast_gemm:
+        own[PACKED] = costs.packed
+    if isinstance(p.m, int) and p.a.column_stride == 1 and p.b.row_stride == 1:
+        own[DIRECT] = costs.direct
+    kernel = min(own, key=lambda name: own[name], default=None)
+    return TOO_SMALL if kernel is None or not is_faster(own[kernel], costs.library) else kernel
+
+
+def _few_rows_gemm(p: Gemm, store: Store, library: CodeLibrary) -> GemmCode:
+    """Return loops and microkernel for the rows of a product, which are static."""
+    assert isinstance(p.m, int)
+    rows = row_group(max(1, p.m))
+    loops = library.load_text(few_rows_loops_text(rows), ["kernel"], store)
+    kernel = library.load_text(few_rows_kernel_text(rows), ["micro"], store)
+    bias = p.bias or p.c
+    sizes: dict[str, Dim] = {
+        **{"has_bias": int(p.bias is not None), "rows": p.m, "columns": column_group(rows)},
+        **{"batch": p.batch, "m": p.m, "n": p.n, "k": p.k},
+        **{"a_batch": p.a.batch_stride, "a_line": p.a.row_stride},
+        **{"b_batch": p.b.batch_stride, "b_line": p.b.column_stride},
+        **{"c_batch": p.c.batch_stride, "c_stride": p.c.row_stride},
+        **{"depths": p.reduce_batch, "a_depths": p.a.batch_stride, "b_depths": p.b.batch_stride},
+        **{"bias_batch": bias.batch_stride, "bias_stride": bias.row_stride},
+        **{"bias_column": bias.column_stride, "workspace_per_thread": 0},
+    }
+    offsets = tuple(x.offset for x in _operands(p))
+    return GemmCode(loops, {"microkernel": (kernel, "micro")}, CONTEXT_WORDS, sizes, offsets)
+
+
+def _packed_gemm(p: Gemm, store: Store, library: CodeLibrary) -> GemmCode:
     """Return loops, packing and microkernel; loops and packing do not depend on the sizes."""
     rows = kernel_rows(p.m)
     a_transposed = not (p.a.column_stride == 1 or p.k == 1)
@@ -103,9 +152,9 @@ def _generate_gemm(p: Gemm, store: Store) -> GemmCode:
     bias_per_row = p.bias is not None and p.bias.column_stride == 0 and p.n != 1
     microkernel = microkernel_text(rows, a_transposed, bias_per_row)
     texts = {
-        "pack_a": (CODE.load_text(pack_a, ["pack"], store), "pack"),
-        "pack_b": (CODE.load_text(pack_b, ["pack"], store), "pack"),
-        "microkernel": (CODE.load_text(microkernel, ["micro"], store), "micro"),
+        "pack_a": (library.load_text(pack_a, ["pack"], store), "pack"),
+        "pack_b": (library.load_text(pack_b, ["pack"], store), "pack"),
+        "microkernel": (library.load_text(microkernel, ["micro"], store), "micro"),
     }
     bias = p.bias or p.c
     sizes: dict[str, Dim] = {
@@ -122,6 +171,6 @@ def _generate_gemm(p: Gemm, store: Store) -> GemmCode:
         "micropanel": panel_bytes,
         "workspace_per_thread": panel_bytes * BLOCK_MICROPANELS + 4 * PANEL_DEPTH * PANEL_COLUMNS,
     }
-    loops = CODE.load_text(blocked_loops_text(), ["kernel"], store)
+    loops = library.load_text(blocked_loops_text(), ["kernel"], store)
     offsets = tuple(x.offset for x in _operands(p))
     return GemmCode(loops, texts, CONTEXT_WORDS, sizes, offsets)

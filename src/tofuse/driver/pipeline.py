@@ -338,7 +338,7 @@ def build_program(
     finish_stage("lower and emit")
 
     loaded = load_kernels(generated, part, config, library)
-    loaded, gemms = add_gemms(loaded, part, assigned, target, config, machine)
+    loaded, gemms = add_gemms(loaded, part, assigned, target, config, machine, library)
     assigned |= gemms
     finish_stage("machine code")
 

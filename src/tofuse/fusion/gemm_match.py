@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Union
 
 from tofuse.analysis.alias import MemRef
-from tofuse.cost.thresholds import MIN_GEMM_COLUMNS, MIN_GEMM_FLOPS, MIN_GEMM_ROWS
 from tofuse.ir.call_arguments import CallArgument, OperandRef
-from tofuse.ir.dims import Dim, product, size_hint
+from tofuse.ir.dims import Dim, product
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.region import Region
 from tofuse.ir.types import DType
@@ -49,10 +48,6 @@ class Gemm:
     c: Matrix
     bias: Matrix | None = None
     reduce_batch: Dim = 1
-
-    @property
-    def flops(self) -> Dim:
-        return self.batch * self.reduce_batch * self.m * self.n * self.k * 2
 
     def transposed(self) -> Gemm:
         """Return the same product as c' = b' a'."""
@@ -212,9 +207,6 @@ def _rejection(p: Gemm) -> str | None:
     for x, rows, columns in ((p.a, p.m, p.k), (p.b, p.k, p.n)):
         if not _is_unit(x.column_stride, columns) and not _is_unit(x.row_stride, rows):
             return "neither rows nor columns of an operand are contiguous"
-    is_narrow = size_hint(p.m) < MIN_GEMM_ROWS or size_hint(p.n) < MIN_GEMM_COLUMNS
-    if is_narrow or size_hint(p.flops) < MIN_GEMM_FLOPS:
-        return "it is too small to be faster"
     return None
 
 

@@ -13,6 +13,7 @@ from tofuse.ir.dims import Dim, evaluate, parse_dim, symbols_of
 from tofuse.ir.verify_plan import verify_plan
 from tofuse.runtime.autograd_program import make_program
 from tofuse.runtime.execute import CompiledPlan, load_plan
+from tofuse.runtime.gemm_launch import GemmCode, GemmLauncher
 from tofuse.runtime.launch import Entry, KernelCode, Launcher
 from tofuse.runtime.load_image import load_image
 from tofuse.runtime.program_file import (
@@ -86,11 +87,21 @@ def _load_graph(
     return load_plan(graph.plan, kernels, driver, constants, {})
 
 
-def _launcher(code: KernelCode, functions: Mapping[str, Entry]) -> Launcher:
+def _launcher(
+    code: KernelCode | GemmCode, functions: Mapping[str, Entry]
+) -> Launcher | GemmLauncher:
+    if isinstance(code, GemmCode):
+        called = {w: _address(functions[f"{k}.{name}"]) for w, (k, name) in code.functions.items()}
+        return GemmLauncher(code, functions[f"{code.driver}.kernel"], called)
     names = ["kernel", *(f"kernel.{name}" for name, _ in code.parts)]
     entry, *parts = (functions[f"{code.text_digest}.{name}"] for name in names)
-    addresses = [ctypes.cast(f, ctypes.c_void_p).value for f in parts]  # type: ignore[arg-type]  # C functions
-    return Launcher(code, entry, [a for a in addresses if a is not None])
+    return Launcher(code, entry, list(map(_address, parts)))
+
+
+def _address(function: Entry) -> int:
+    address = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]  # a C function
+    assert address is not None
+    return address
 
 
 class ExportedModule(torch.nn.Module):

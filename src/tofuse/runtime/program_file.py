@@ -23,6 +23,7 @@ from tofuse.ir.dims import parse_dim
 from tofuse.ir.parse_plan import parse_plan
 from tofuse.ir.plan import Plan
 from tofuse.ir.runtime_kind import InferenceRuntime, RuntimeKind, TrainingRuntime
+from tofuse.runtime.gemm_launch import GemmCode
 from tofuse.runtime.launch import KernelCode
 
 FORMAT = 1
@@ -77,7 +78,7 @@ class ExportedGraph:
     """A compiled graph: its plan, its kernels, and the keys of its constants' tensors."""
 
     plan: Plan
-    kernels: tuple[KernelCode, ...]
+    kernels: tuple[KernelCode | GemmCode, ...]
     constants: tuple[str, ...]
 
 
@@ -209,8 +210,11 @@ def _graph_json(graph: ExportedGraph) -> Json:
     return {"plan": repr(graph.plan), "kernels": kernels, "constants": list(graph.constants)}
 
 
-def _kernel_json(kernel: KernelCode) -> dict[str, Json]:
+def _kernel_json(kernel: KernelCode | GemmCode) -> dict[str, Json]:
     values = {f.name: getattr(kernel, f.name) for f in fields(kernel)}
+    if isinstance(kernel, GemmCode):
+        sizes = {name: str(d) for name, d in kernel.sizes.items()}
+        return {**values, "sizes": sizes, "offsets": [str(d) for d in kernel.offsets]}
     return {
         **values,
         "workspace_bytes": str(kernel.workspace_bytes),
@@ -252,19 +256,28 @@ def _kind_from_json(found: Mapping) -> RuntimeKind:  # type: ignore[type-arg]  #
 
 
 def _graph_from_json(found: Mapping) -> ExportedGraph:  # type: ignore[type-arg]  # JSON
-    kernels = [
-        KernelCode(
-            **{
-                **kernel,
-                "parts": tuple((name, parallel) for name, parallel in kernel["parts"]),
-                "symbols": tuple(kernel["symbols"]),
-                "workspace_bytes": parse_dim(kernel["workspace_bytes"]),
-                "elements": parse_dim(kernel["elements"]),
-            }
-        )
-        for kernel in found["kernels"]
-    ]
+    kernels = map(_kernel_from_json, found["kernels"])
     return ExportedGraph(parse_plan(found["plan"]), tuple(kernels), tuple(found["constants"]))
+
+
+def _kernel_from_json(found: Mapping) -> KernelCode | GemmCode:  # type: ignore[type-arg]  # JSON
+    if "driver" in found:
+        return GemmCode(
+            found["driver"],
+            {word: (key, name) for word, (key, name) in found["functions"].items()},
+            tuple(found["word_names"]),
+            {name: parse_dim(text) for name, text in found["sizes"].items()},
+            tuple(map(parse_dim, found["offsets"])),
+        )
+    return KernelCode(
+        **{
+            **found,
+            "parts": tuple((name, parallel) for name, parallel in found["parts"]),
+            "symbols": tuple(found["symbols"]),
+            "workspace_bytes": parse_dim(found["workspace_bytes"]),
+            "elements": parse_dim(found["elements"]),
+        }
+    )
 
 
 PLAIN_FIELDS = ("name", "torch", "input_tree", "output_tree", "sizes", "driver")

@@ -1,0 +1,72 @@
+"""Cost of a float32 matrix product: by PyTorch's library, by our packed kernel, without packing.
+
+Each kernel's time is that of B, which is packed or read once, and that of the arithmetic. With few
+rows the first is larger, whatever the kernel. Measured in docs/measurements.md, "Products of few
+rows".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tofuse.cost.machine import Machine
+from tofuse.cost.thresholds import (
+    DIRECT_ELEMENT_NS,
+    DIRECT_RATE,
+    LIBRARY_ELEMENT_NS,
+    LIBRARY_RATE,
+    MIN_PRODUCT_GAIN,
+    PACKED_COLUMNS,
+    PACKED_ELEMENT_NS,
+    PACKED_RATE,
+    PRODUCT_CALL_US,
+    STREAMED_ROWS,
+)
+
+
+@dataclass(frozen=True)
+class ProductSize:
+    """`count` products of [rows, depth] by [depth, columns]."""
+
+    rows: int
+    columns: int
+    depth: int
+    count: int = 1
+
+    def cost_us(self, element_ns: float, rate: float, threads: int) -> float:
+        """Return the time, of so many nanoseconds an element of B and FLOPs a nanosecond."""
+        elements = self.columns * self.depth * self.count
+        return elements * (element_ns + 2 * self.rows / rate) / threads / 1e3
+
+
+@dataclass(frozen=True)
+class ProductCosts:
+    """Microseconds of each way to compute a product."""
+
+    library: float
+    packed: float
+    direct: float
+
+
+def product_costs(size: ProductSize, machine: Machine, library_avx512: bool) -> ProductCosts:
+    """Return what a product costs; `library_avx512`: PyTorch's library uses AVX-512 here.
+
+    Without it, the library packs B even for two rows, and has half the arithmetic. The machine's
+    FLOPs are then those of our kernel, twice those that the shares are of.
+    """
+    flops = machine.flops if library_avx512 else machine.flops / 2
+    streams = size.rows < (STREAMED_ROWS if library_avx512 else 2)
+    element_ns = DIRECT_ELEMENT_NS if streams else LIBRARY_ELEMENT_NS
+    rate = flops * LIBRARY_RATE / (1 if library_avx512 else 2)
+    threads = machine.threads
+    whole = replace(size, columns=-(-size.columns // PACKED_COLUMNS) * PACKED_COLUMNS)
+    return ProductCosts(
+        size.cost_us(element_ns, rate, threads),
+        whole.cost_us(PACKED_ELEMENT_NS, flops * PACKED_RATE, threads) + PRODUCT_CALL_US,
+        size.cost_us(DIRECT_ELEMENT_NS, flops * DIRECT_RATE, threads) + PRODUCT_CALL_US,
+    )
+
+
+def is_faster(own_us: float, library_us: float) -> bool:
+    """Return whether our kernel is predicted to be faster by a margin."""
+    return own_us * MIN_PRODUCT_GAIN < library_us
