@@ -23,7 +23,7 @@ DOCS_STAMP := $(DOCS_VENV)/.stamp
 MODELS_SITE := .venv-models
 MODELS_STAMP := $(MODELS_SITE)/.stamp
 
-.PHONY: run test test-torch bench opinfo gpu-check models fuzz distributed integrations docs clean
+.PHONY: run test test-torch bench opinfo gpu-check models fuzz distributed start never-slower integrations docs clean
 
 run: $(STAMP)
 	$(BIN)/python -m benchmarks.run
@@ -59,6 +59,15 @@ gpu-check: $(STAMP)
 #   make distributed ONLY=tensor
 distributed: $(STAMP)
 	$(BIN)/python -m suites.distributed --jobs 1 --only "$(ONLY)" $(SUITE)
+
+# First steps of new processes against eager and Inductor, into docs/start.md: minutes.
+start: $(STAMP)
+	$(BIN)/python -m suites.start --jobs 1 --only "$(ONLY)" $(SUITE)
+
+# A hundred programs, forward and training, on one thread and two: the worst ratios of time and of peak
+# memory to eager. Half an hour. Some of it: make never-slower ONLY=softmax SUITE=--fresh
+never-slower: $(STAMP)
+	$(BIN)/python -m suites.never_slower --jobs 1 --only "$(ONLY)" $(SUITE)
 
 # The suite on another release of PyTorch, which may be a build of several GB.
 test-torch: $(TORCH_STAMP)

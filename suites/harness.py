@@ -252,7 +252,8 @@ class Worker:
 
 
 def _start(module: str) -> "subprocess.Popen[str]":
-    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    defaults = {"OMP_NUM_THREADS": "1", "TOFUSE_HAND_BACK": "0"}  # call what is compiled
+    environment = {**defaults, **os.environ}
     return subprocess.Popen(
         [sys.executable, "-m", "suites.harness", module],
         stdin=subprocess.PIPE,

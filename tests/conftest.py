@@ -19,6 +19,7 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.TemporaryDirectory(prefix="tofuse-tests-")
         config.add_cleanup(folder.cleanup)
         os.environ["TOFUSE_CACHE_DIR"] = folder.name
+        os.environ["TOFUSE_HAND_BACK"] = "0"  # tests call what is compiled
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -36,6 +36,7 @@ class Config:
     fuel: int | None = None  # stop after this number of fusions; see tofuse.bisect
     verify: bool = False  # compare every kernel's results with the reference at every run
     strict: bool = False  # a kernel that does not compile is an error, not a warning
+    hand_back: bool = True  # eager runs calls that are predicted to be no faster compiled
     show: tuple[str, ...] = ()  # stages to print while compiling, from STAGES
     pool_bytes: int | None = None  # limit of the memory pool for results; None: a quarter of RAM
     memory_budget: float | None = None  # for saved tensors: a fraction up to 1, or bytes
@@ -78,7 +79,17 @@ def user_cache() -> Path:
     return Path(tempfile.gettempdir()) / f"tofuse-{os.getuid()}"
 
 
-FROM_ENVIRONMENT = ("tune", "show", "pool_bytes", "executors", "machine", "cache_dir", "dump")
+FLAGS = {"0": False, "1": True}  # of the environment
+FROM_ENVIRONMENT = (
+    "hand_back",
+    "tune",
+    "show",
+    "pool_bytes",
+    "executors",
+    "machine",
+    "cache_dir",
+    "dump",
+)
 
 
 def make_config(options: Mapping[str, Option]) -> Config:
@@ -128,6 +139,7 @@ def _config(options: Mapping[str, Option]) -> Config:
         verify=_flag(options, "verify"),
         fuel=fuel,
         strict=_flag(options, "strict"),
+        hand_back=_flag(options, "hand_back", default=True),
         show=_stages(options.get("show")),
         pool_bytes=_pool_bytes(options),
         memory_budget=_memory_budget(options),
@@ -145,6 +157,7 @@ def _config(options: Mapping[str, Option]) -> Config:
 
 def _flag(options: Mapping[str, Option], name: str, *, default: bool = False) -> bool:
     value = options.get(name, default)
+    value = FLAGS.get(value, value) if isinstance(value, str) else value
     if not isinstance(value, bool):
         legal = "True, False or None" if name == "dynamic" else "True or False"
         raise OptionError(f"{name} must be {legal}, not {value!r}")

@@ -9,6 +9,7 @@ from tofuse.backends.llvm.load import CODE, CodeLibrary, function_address
 from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.cache.store import Store
 from tofuse.config import Config
+from tofuse.cost.call_overhead import COMPILED_IS_FASTER, Prediction
 from tofuse.cost.machine_source import store_of
 from tofuse.ir.plan import Plan
 from tofuse.runtime.execute import CompiledPlan, Tensor, load_plan
@@ -22,7 +23,8 @@ class Artifact:
     """A compiled CPU program that contains no Python objects of this process.
 
     For a backward, `tangent_strides` are the assumed strides of its tangents, by argument
-    position. For other strides it is recompiled from the pickled `tangent_layouts`.
+    position. For other strides it is recompiled from the pickled `tangent_layouts`. `prediction`:
+    whether it is faster than eager.
     """
 
     plan: Plan
@@ -30,6 +32,7 @@ class Artifact:
     constants: tuple[Tensor, ...]
     tangent_strides: Mapping[int, tuple[int, ...]] | None = None
     tangent_layouts: bytes = b""
+    prediction: Prediction = COMPILED_IS_FASTER
 
     def load(self, config: Config) -> CompiledPlan:
         """Return the program. Raises CompileError if the machine code of a kernel is missing."""

@@ -93,6 +93,7 @@ def is_cacheable(config: Config) -> bool:
         pool_bytes=config.pool_bytes,
         memory_budget=config.memory_budget,
         cache_dir=config.cache_dir,
+        hand_back=config.hand_back,
     )
     return config == cacheable
 

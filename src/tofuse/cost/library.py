@@ -26,10 +26,11 @@ def library_us(region: Region, machine: Machine, pooled: bool = False) -> float:
     on_device = machine_on(device_of(region.ops), machine)
     running = (op for op in region.ops if not is_view(op))
     running = (op for op in running if OPS[op.kind].pattern is not Pattern.SOURCE)
-    return sum(_op_us(op, on_device, pooled) for op in running)
+    return sum(op_us(op, on_device, pooled) for op in running)
 
 
-def _op_us(op: Op, machine: Machine, pooled: bool) -> float:
+def op_us(op: Op, machine: Machine, pooled: bool = False) -> float:
+    """Return the microseconds of an op that PyTorch runs."""
     if op.kind == "opaque" and str(op.attr("target")).startswith("tofuse."):
         return machine.call_us * 0.5
     if is_aten_view(op):

@@ -22,13 +22,14 @@ from tofuse.driver.compile_graph import compile_graph
 from tofuse.driver.compile_program import compile_program
 from tofuse.driver.context import CompileContext, make_context
 from tofuse.driver.fork import register_fork_handlers
+from tofuse.driver.hand_back import hand_back
 from tofuse.driver.pipeline import run_traced_passes
 from tofuse.driver.torch_release import check_torch
 from tofuse.driver.wrap_module import Recompilation, share_state, wrap_distributed
 from tofuse.errors import UnsupportedError
 from tofuse.report.model import Report
 from tofuse.runtime.autograd_program import make_program
-from tofuse.torch_internals.dynamo import uncompiled
+from tofuse.torch_internals.dynamo import uncompiled, update_compiled_wrapper
 from tofuse.torch_internals.modules import CAN_WRAP_DDP, call_of
 from tofuse.torch_internals.private_names import unsupported_capture
 
@@ -58,6 +59,9 @@ def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-
     compiled: Callable[..., object] = recompile_for_hooks(
         lambda guards: _jit(with_unique_code(call) if shared_code else call, context, guards)
     )
+    if _hands_back(context):
+        handed = hand_back(compiled, call, context.hand_back, context.report_variant)
+        compiled = update_compiled_wrapper(handed, compiled)
     if is_module:
         return share_state(target, compiled, Recompilation(recompile, context.config))
     return compiled
@@ -67,6 +71,13 @@ def recompile(module: torch.nn.Module, config: Config) -> torch.nn.Module:
     """Compile a copy of a module with the options of the original."""
     compiled: torch.nn.Module = compile_target(module, make_context(config))
     return compiled
+
+
+def _hands_back(context: CompileContext) -> bool:
+    """Return whether eager may run calls: not if each call is to be looked into, or measured."""
+    config = context.config
+    looked_into = config.verify or config.tune == "measure" or config.fuel is not None
+    return config.hand_back and not context.reports and not looked_into
 
 
 def _eager_reason(target: object, config: Config) -> str | None:

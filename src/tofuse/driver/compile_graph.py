@@ -92,6 +92,8 @@ def _compile_parts(
 
 def load_graph(run: CompiledPlan, artifact: Artifact, context: CompileContext) -> CompiledGraph:
     """Return a graph that was kept on disk, with variants if it is a backward."""
+    if artifact.plan.name != "backward":
+        context.hand_back.predictions.append(artifact.prediction)
     if artifact.tangent_strides is None:
         return CompiledGraph(run, artifact)
     layouts = partial(pickle.loads, artifact.tangent_layouts)

@@ -14,7 +14,9 @@ from tofuse.backends.llvm.load import CODE, CodeLibrary, host_target
 from tofuse.capture.fx.location import source_location
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 from tofuse.config import Config
+from tofuse.cost.call_overhead import Faster, Prediction
 from tofuse.cost.machine_source import check_machine
+from tofuse.driver.hand_back import HandBack
 from tofuse.errors import CompileError, OptionError, TofuseError, TofuseWarning, first_line
 from tofuse.executors import executors_of
 from tofuse.ir.executor import Request
@@ -50,7 +52,7 @@ class CompileContext:
     `claims` are the calls that capture must not decompose. `sink` receives the report of each
     graph, `variants` the reason for each variant of a program. `target` returns the processor to
     generate code for, from the number of threads, which is torch's at the time of each compilation;
-    `library` receives the machine code.
+    `library` receives the machine code, `hand_back` what eager runs as fast.
     """
 
     config: Config
@@ -60,6 +62,7 @@ class CompileContext:
     fuel: Fuel
     target: Callable[[int], Target]
     library: CodeLibrary
+    hand_back: HandBack
 
     @property
     def reports(self) -> bool:
@@ -88,6 +91,8 @@ class CompileContext:
     def report_fallback(self, reason: str) -> None:
         """Report that PyTorch runs a whole program."""
         log.info("PyTorch runs a whole program: %s", reason)
+        why = f"PyTorch runs the whole program: {reason}"
+        self.hand_back.predictions.append(Prediction(Faster.EAGER, why))
         self.sink(GraphReport("inference", notes=(f"PyTorch runs the whole program: {reason}",)))
 
     def raise_if_fatal(self, error: Exception) -> None:
@@ -149,7 +154,9 @@ def make_context(
             config.dump.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise OptionError(f"dump={str(config.dump)!r} is not a writable folder: {e}") from e
-    return CompileContext(config, claims, sink, variants, Fuel(config.fuel), host_target, CODE)
+    return CompileContext(
+        config, claims, sink, variants, Fuel(config.fuel), host_target, CODE, HandBack()
+    )
 
 
 def _claims(config: Config) -> ClaimPredicate:

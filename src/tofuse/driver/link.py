@@ -10,6 +10,7 @@ from tofuse.backends.llvm.load import CodeLibrary
 from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.cache.artifact import Artifact
 from tofuse.cache.store import Store
+from tofuse.cost.call_overhead import COMPILED_IS_FASTER, Prediction
 from tofuse.driver.assign_executors import Assignment
 from tofuse.driver.codegen import CodegenContext, GeneratedKernel
 from tofuse.driver.load_kernels import Launch, LoadedKernels
@@ -36,6 +37,7 @@ class LinkedProgram:
     generated: Sequence[GeneratedKernel]
     assigned: Mapping[Region, Assignment]
     notes: Sequence[str]
+    prediction: Prediction = COMPILED_IS_FASTER
 
     def load(self, clock: Clock | None) -> CompiledPlan:
         """Return the program as a callable; with a clock, it times its steps."""
@@ -50,7 +52,7 @@ class LinkedProgram:
         codes = [x.code for x in self.launchers if isinstance(x, (Launcher, GemmLauncher))]
         if len(codes) < len(self.launchers):
             return None
-        return Artifact(self.plan, tuple(codes), tuple(self.constants))
+        return Artifact(self.plan, tuple(codes), tuple(self.constants), prediction=self.prediction)
 
 
 def executor_targets(assigned: Mapping[Region, Assignment]) -> dict[Region, str]:

@@ -29,6 +29,7 @@ from tofuse.capture.pre_autograd.replace_functions import replace_functions
 from tofuse.capture.pre_autograd.sharded_dropout import sharded_dropout
 from tofuse.capture.pre_autograd.vectorize import vectorize
 from tofuse.config import Config
+from tofuse.cost.call_overhead import Prediction, predict_faster
 from tofuse.cost.machine import SMALLEST_POOLED, Machine
 from tofuse.cost.machine_source import assumed_machine, measured_machine, store_of
 from tofuse.cost.thresholds import PEAK_TOLERANCE
@@ -69,6 +70,7 @@ from tofuse.fusion.split_reductions import split_reductions
 from tofuse.fusion.views.duplicate_ranges import duplicate_ranges
 from tofuse.fusion.views.duplicate_views import duplicate_views
 from tofuse.fusion.views.materialize_views import materialize_views
+from tofuse.ir.executor import LIBRARY
 from tofuse.ir.graph import Graph, device_of, show_graph
 from tofuse.ir.plan import Allocate
 from tofuse.ir.region import Partition, Region, show_partition
@@ -239,6 +241,10 @@ def compile_captured(
     program = build_program(
         part, signature, choices, config, constants, oracle, library, log.finish_stage
     )
+    if phase != "backward":
+        prediction = _prediction(captured, program, phase, oracle.machine)
+        program = replace(program, prediction=prediction)
+        compile_context.hand_back.predictions.append(prediction)
     generated = program.generated
     log.log_text("loops", lambda: "\n".join(f"{g.nest.kernel!r}\n{g.nest!r}" for g in generated))
     log.log_text("source", lambda: "\n".join(g.source for g in generated))
@@ -368,6 +374,17 @@ def build_program(
         assigned,
         notes,
     )
+
+
+def _prediction(
+    captured: CapturedGraph, program: LinkedProgram, phase: str, machine: Machine
+) -> Prediction:
+    """Predict whether a program is faster than eager."""
+    library = [a for r, a in program.assigned.items() if r.library]
+    products = sum(a.name != LIBRARY for a in library)
+    own_us = sum(a.us for a in program.assigned.values())
+    kernels = len(program.generated)
+    return predict_faster(captured.graph, kernels, products, own_us, machine, phase)
 
 
 def _has_derived_sizes(captured: CapturedGraph) -> bool:

@@ -1,0 +1,65 @@
+"""Whether a compiled call can be faster than eager's, whose calls have no guards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from tofuse.analysis.alias import is_aten_view, is_view
+from tofuse.cost.library import op_us
+from tofuse.cost.machine import Machine, machine_on
+from tofuse.cost.thresholds import COLD_CALL_US, GUARDED_CALL_US, TRAINING_CALL_US
+from tofuse.ir.graph import Graph, Op, device_of
+
+
+class Faster(Enum):
+    """Who is predicted to run a program faster. `UNKNOWN`: the difference is small."""
+
+    EAGER = "eager"
+    COMPILED = "compiled"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Who is faster, and why."""
+
+    faster: Faster
+    why: str = ""
+
+
+COMPILED_IS_FASTER = Prediction(Faster.COMPILED)
+
+
+def predict_faster(
+    captured: Graph, kernels: int, own_products: int, own_us: float, machine: Machine, phase: str
+) -> Prediction:
+    """Predict who runs a program faster, from its graph before all passes.
+
+    Of the compiled program, `kernels` are those besides the `own_products`, and `own_us` is the
+    predicted time. Eager's time is an upper bound: parts of one call count as calls. PyTorch's
+    kernels may be slower than predicted, so that a program of some size is measured, if it can be:
+    a training step cannot. A backward has about twice the calls of its forward.
+    """
+    ops = [op for op in captured.ops if not is_view(op) and not is_aten_view(op)]
+    if not own_products and (not kernels or (len(ops) == 1 and ops[0].kind == "opaque")):
+        return Prediction(Faster.EAGER, "it consists of library calls, which eager makes as fast")
+    eager_us = sum(op_us(op, machine_on(device_of([op]), machine)) for op in ops)
+    if phase == "forward":
+        overhead, is_small = TRAINING_CALL_US, 3 * eager_us < TRAINING_CALL_US
+    else:
+        overhead = GUARDED_CALL_US
+        is_small = own_us < 2 * GUARDED_CALL_US and eager_us < GUARDED_CALL_US + own_us
+    if is_small:
+        why = f"it takes {eager_us:.0f} us at most, and the guards of a call {overhead:.0f} us"
+        return Prediction(Faster.EAGER, why)
+    can_be_measured = phase == "inference" and not _is_random(ops)
+    if can_be_measured and eager_us < 2 * own_us + COLD_CALL_US:
+        return Prediction(Faster.UNKNOWN)
+    return COMPILED_IS_FASTER
+
+
+def _is_random(ops: Sequence[Op]) -> bool:
+    """Return whether a program draws random numbers, which differ from eager's."""
+    return any("seed" in str(op.attr("target")) for op in ops if op.kind == "opaque")

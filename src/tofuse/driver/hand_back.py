@@ -1,0 +1,146 @@
+"""Hand calls back to eager that a compiled call does not beat: small ones, and library calls."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
+
+import torch
+from torch.compiler import is_dynamo_compiling
+
+from tofuse.cost.call_overhead import Faster, Prediction
+
+P = ParamSpec("P")
+R = TypeVar("R")
+SIMPLE = (bool, int, float, str, type(None))
+MAX_KINDS = 256  # of calls that are handed back
+SEEN = 16  # handed back in a row: then one in so many is looked at
+TIMED_CALLS = 20  # of eager and compiled, each
+WARM_UP = 4  # calls of both before, that are not timed
+GAIN = 1.03  # of eager over compiled, that hands a kind back
+
+
+@dataclass(eq=False)
+class Trial:
+    """Calls of one kind that run in eager and compiled in turn, with their times."""
+
+    count: int = 0
+    eager: list[float] = field(default_factory=list)
+    compiled: list[float] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class HandBack:
+    """The programs of one compiled function, and the kinds of calls that eager runs.
+
+    `predictions` has an entry for each program. `trials` are the kinds that are being measured.
+    """
+
+    predictions: list[Prediction] = field(default_factory=list)
+    kinds: set[Hashable] = field(default_factory=set)
+    trials: dict[Hashable, Trial] = field(default_factory=dict)
+
+    def decide(self, kind: Hashable, report: Callable[[str], None]) -> None:
+        """Decide on the kind of a call that compiled programs."""
+        found = {p.faster for p in self.predictions}
+        if kind is None or Faster.COMPILED in found or len(self.kinds) >= MAX_KINDS:
+            return
+        if found == {Faster.EAGER}:
+            self.kinds.add(kind)
+            report(f"eager runs calls of this kind: {self.predictions[-1].why}")
+        elif not torch.are_deterministic_algorithms_enabled():
+            self.trials[kind] = Trial()
+
+
+def hand_back(
+    compiled: Callable[P, R],
+    original: Callable[P, R],
+    record: HandBack,
+    report: Callable[[str], None],
+) -> Callable[P, R]:
+    """Return a function that runs `compiled`, but `original` for kinds of calls that lose by it.
+
+    A kind is handed back if its first call compiled programs and eager is predicted to run all of
+    the function's at least as fast; if that is uncertain, its next calls run in turn, and are
+    timed. To look at the kind takes up to 16 us after a large call, whose data displaced this code
+    from the caches. So after `SEEN` calls in a row that were handed back, only one in `SEEN` is
+    looked at. Eager is right for every call.
+    """
+    in_a_row = unseen = 0
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        nonlocal in_a_row, unseen
+        if is_dynamo_compiling():
+            return compiled(*args, **kwargs)
+        if unseen:
+            unseen -= 1
+            return original(*args, **kwargs)
+        kind = kind_of_call(args, kwargs) if record.kinds or record.trials else None
+        if kind is not None and kind in record.kinds:
+            in_a_row += 1
+            unseen = SEEN - 1 if in_a_row >= SEEN else 0
+            return original(*args, **kwargs)
+        in_a_row = 0
+        trial = record.trials.get(kind)
+        if trial is not None:
+            result = _timed(trial, compiled, original, args, kwargs)
+            if len(trial.eager) >= TIMED_CALLS:  # of each, since eager comes second
+                _conclude(record, kind, trial, report)
+            return result
+        before = len(record.predictions)
+        result = compiled(*args, **kwargs)
+        if len(record.predictions) != before:
+            record.decide(kind_of_call(args, kwargs), report)
+        return result
+
+    return call
+
+
+def _timed(
+    trial: Trial,
+    compiled: Callable[..., R],
+    original: Callable[..., R],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+) -> R:
+    """Run a call in eager or compiled, in turn, and record its time."""
+    trial.count += 1
+    run, times = ((original, trial.eager), (compiled, trial.compiled))[trial.count % 2]
+    begin = time.perf_counter()
+    result = run(*args, **kwargs)
+    if trial.count > 2 * WARM_UP:
+        times.append(time.perf_counter() - begin)
+    return result
+
+
+def _conclude(
+    record: HandBack, kind: Hashable, trial: Trial, report: Callable[[str], None]
+) -> None:
+    """End a trial; hand the kind back if eager was faster."""
+    record.trials.pop(kind, None)
+    eager, compiled = (1e6 * statistics.median(x) for x in (trial.eager, trial.compiled))
+    if eager * GAIN < compiled:
+        record.kinds.add(kind)
+        report(
+            f"eager runs calls of this kind: they took {eager:.0f} us in eager and "
+            f"{compiled:.0f} us compiled"
+        )
+
+
+def kind_of_call(args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
+    """Return the shapes and dtypes of tensors, and the values of other arguments.
+
+    None if there are others than plain tensors on the CPU, numbers and texts.
+    """
+    kind: list[Hashable] = [torch.is_grad_enabled()]
+    for argument in (*args, *kwargs, *kwargs.values()):
+        if isinstance(argument, torch.Tensor) and argument.is_cpu:
+            kind.append((argument.shape, argument.dtype, argument.requires_grad))
+        elif isinstance(argument, SIMPLE):
+            kind.append((type(argument), argument))
+        else:
+            return None
+    return tuple(kind)

@@ -1,0 +1,1 @@
+"""The first steps of new processes: eager, Inductor and tofuse, side by side."""

@@ -1,0 +1,141 @@
+"""Calls that eager runs as fast are handed back to it, and others are not."""
+
+import time
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+import tofuse
+from tofuse.cost.call_overhead import Faster, Prediction
+from tofuse.driver.hand_back import SEEN, TIMED_CALLS, WARM_UP, HandBack, hand_back
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+class Counted(nn.Module):
+    """A module that counts how often Python runs its `forward`."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.weight = function, nn.Parameter(torch.randn(8))
+
+    def forward(self, x, scale=1.0):
+        calls.append(tuple(x.shape)) if not torch.compiler.is_compiling() else None
+        return self.function(x, self.weight) * scale
+
+
+calls: list[tuple[int, ...]] = []
+
+
+def ran_in_eager(compiled, *args, **kwargs):
+    """Call twice; return whether the second call ran Python."""
+    with torch.no_grad():
+        compiled(*args, **kwargs)
+        calls.clear()
+        compiled(*args, **kwargs)
+    return bool(calls)
+
+
+def chain(x, w):
+    for _ in range(40):
+        x = (x * w).sin()
+    return x
+
+
+CASES = {
+    "a small call": (lambda x, w: x * w, (4, 8), True),
+    "a library call": (lambda x, w: torch.linalg.qr(x)[0], (64, 8), True),
+    "many operations": (chain, (4, 8), False),
+    "a large call": (lambda x, w: (x * w).sin(), (100_000, 8), False),
+}
+
+
+@pytest.mark.broad(1)
+@pytest.mark.parametrize("name", CASES)
+def test_kinds_of_calls(name):
+    function, shape, expected = CASES[name]
+    module, x = Counted(function), torch.randn(shape)
+    compiled = tofuse.compile(module, hand_back=True)
+    assert ran_in_eager(compiled, x, 2.0) == expected
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x, 2.0), module(x, 2.0), rtol=1e-2, atol=1e-2)
+    assert not ran_in_eager(tofuse.compile(Counted(function), hand_back=False), x)
+
+
+def test_a_kind_has_shapes_dtypes_numbers_and_grad_mode():
+    compiled = tofuse.compile(Counted(lambda x, w: x * w), hand_back=True, dynamic=False)
+    assert ran_in_eager(compiled, torch.randn(4, 8))
+    assert not ran_in_eager(compiled, torch.randn(100_000, 8))
+    assert ran_in_eager(compiled, torch.randn(4, 8))
+    calls.clear()
+    compiled(torch.randn(4, 8)).sum().backward()  # recorded by autograd
+    assert not calls and compiled.weight.grad is not None
+
+
+def test_of_many_calls_some_are_looked_at():
+    module = Counted(lambda x, w: ((x * w).relu() + 1) * 2 - x)
+    compiled = tofuse.compile(module, hand_back=True, dynamic=False)
+    small, large = torch.randn(4, 8), torch.randn(1_000_000, 8)
+    with torch.no_grad():
+        for _ in range(40):
+            compiled(small)
+        for _ in range(SEEN):
+            compiled(large)
+        calls.clear()
+        compiled(large)
+    assert not calls
+
+
+@pytest.mark.parametrize("slow", ["eager", "compiled", "neither"])
+def test_calls_that_may_win_or_lose_are_timed_in_turn(slow):
+    record, reported, ran = HandBack(), list[str](), list[str]()
+
+    def run(name, x):
+        ran.append(name)
+        time.sleep(2e-3 if name == slow else 1e-3)
+        if name == "compiled" and not record.predictions:
+            record.predictions.append(Prediction(Faster.UNKNOWN))
+
+    call = hand_back(partial(run, "compiled"), partial(run, "eager"), record, reported.append)
+    for _ in range(1 + 2 * (TIMED_CALLS + WARM_UP)):
+        call(torch.ones(2))
+    assert ran.count("eager") == ran.count("compiled") - 1 == TIMED_CALLS + WARM_UP
+    call(torch.ones(2))
+    assert ran[-1] == ("eager" if slow == "compiled" else "compiled")
+    assert len(reported) == (slow == "compiled")
+    call(torch.ones(3))
+    assert ran[-1] == "compiled" and not record.trials
+
+
+def test_training_of_lone_library_calls_is_handed_back():
+    compiled = tofuse.compile(Counted(lambda x, w: x @ x.T), hand_back=True)
+    x = torch.randn(64, 64, requires_grad=True)
+    for _ in range(2):
+        calls.clear()
+        compiled(x).sum().backward()
+    assert calls
+
+
+def test_a_program_from_disk_is_handed_back_too(tmp_path):
+    for _ in range(2):
+        torch._dynamo.reset()
+        compiled = tofuse.compile(Counted(lambda x, w: x * w), hand_back=True, cache_dir=tmp_path)
+        assert ran_in_eager(compiled, torch.randn(4, 8))
+
+
+def test_what_looks_into_calls_gets_them_all():
+    x = torch.randn(4, 8)
+    for options in ({"verify": True}, {"tune": "measure"}, {"fuel": 3}):
+        module = Counted(lambda x, w: x * w)
+        assert not ran_in_eager(tofuse.compile(module, hand_back=True, **options), x)
+
+
+def test_a_compiled_function_inside_of_another_is_inlined():
+    inner = tofuse.compile(Counted(lambda x, w: x * w), hand_back=True)
+    outer = tofuse.compile(lambda x: inner(x) + inner(x).sin(), hand_back=True, fullgraph=True)
+    x = torch.randn(4, 8)
+    with torch.no_grad():
+        inner(x)
+        torch.testing.assert_close(outer(x), inner(x) + inner(x).sin())
