@@ -43,7 +43,8 @@ def predict_faster(
     a training step cannot. A backward has about twice the calls of its forward.
     """
     ops = [op for op in captured.ops if not is_view(op) and not is_aten_view(op)]
-    if not own_products and (not kernels or (len(ops) == 1 and ops[0].kind == "opaque")):
+    is_lone_call = len(ops) == 1 and ops[0].kind in ("opaque", "sum")
+    if not own_products and (not kernels or is_lone_call):
         return Prediction(Faster.EAGER, "it consists of library calls, which eager makes as fast")
     eager_us = sum(op_us(op, machine_on(device_of([op]), machine)) for op in ops)
     if phase == "forward":

@@ -38,15 +38,17 @@ def channels_last(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     convolutions = _convolutions(gm)
     if not CAN_VMAP or len(convolutions) < MIN_CONVOLUTIONS:
         return gm, ()
-    if all(_window_size(n) == 1 for n in convolutions):
+    images = {n: node_nbytes(n.args[0]) + node_nbytes(n) for n in convolutions}
+    gaining = sum(nbytes for n, nbytes in images.items() if _gains(n))
+    if 2 * gaining < sum(images.values()):
         return gm, ()
     calls = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
     if any(map(_observes_layout, calls)) or not _results_are_restorable(gm):
         return gm, ()
     weights = sum(node_nbytes(n.args[1]) for n in convolutions if _window_size(n) > 1)
-    images = sum(node_nbytes(n.args[0]) + node_nbytes(n) for n in convolutions)
-    if images < IMAGE_BYTES_PER_WEIGHT_BYTE * weights:
-        return gm, (NOT_CONVERTED.format(weights=weights / 1e6, images=images / 1e6),)
+    total = sum(images.values())
+    if total < IMAGE_BYTES_PER_WEIGHT_BYTE * weights:
+        return gm, (NOT_CONVERTED.format(weights=weights / 1e6, images=total / 1e6),)
     copy = GraphModule(gm, deepcopy(gm.graph))
     for node in _convolutions(copy):
         _convert(node.args[0], node, torch.channels_last)
@@ -81,6 +83,16 @@ def _is_convolution(node: Node) -> bool:
 def _window_size(node: Node) -> int:
     weight = example_tensor(node.args[1])
     return 1 if weight is None else int(weight.shape[2] * weight.shape[3])
+
+
+def _gains(node: Node) -> bool:
+    """Return whether the library computes a convolution faster on channels-last images.
+
+    Pointwise convolutions are matrix products in either layout, and depthwise ones are kernels of
+    ours in the default layout.
+    """
+    weight = example_tensor(node.args[1])
+    return _window_size(node) > 1 and weight is not None and weight.shape[1] > 1
 
 
 def _observes_layout(node: Node) -> bool:
