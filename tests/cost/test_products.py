@@ -1,0 +1,39 @@
+"""The cost of products: monotonic, and for few rows that of the large operand."""
+
+from itertools import pairwise
+
+import pytest
+
+from tofuse.cost.machine import default_machine
+from tofuse.cost.products import ProductSize, is_faster, product_costs
+
+ROWS = (1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096)
+
+
+@pytest.mark.parametrize("avx512", [False, True])
+def test_costs_grow_with_each_size(avx512):
+    machine = default_machine(1, 16)
+    for kind in ("library", "packed", "direct"):
+        costs = [
+            getattr(product_costs(ProductSize(m, 512, 512), machine, avx512), kind) for m in ROWS
+        ]
+        assert all(a <= b for a, b in pairwise(costs))
+        wider = product_costs(ProductSize(8, 1024, 512), machine, avx512)
+        assert getattr(wider, kind) > costs[3]
+
+
+def test_few_rows_cost_the_reading_of_the_large_operand():
+    machine = default_machine(1, 16)
+    few, twice = (product_costs(ProductSize(m, 2048, 4096), machine, True) for m in (4, 8))
+    assert twice.direct < 1.3 * few.direct and twice.library < 1.3 * few.library
+
+
+def test_who_wins():
+    machine = default_machine(1, 16)
+    chosen = {}
+    for rows in ROWS:
+        costs = product_costs(ProductSize(rows, 1024, 1024), machine, True)
+        chosen[rows] = is_faster(costs.direct, costs.library)
+    assert [m for m, direct in chosen.items() if direct] == [4, 8, 16, 32]
+    small = product_costs(ProductSize(8, 64, 64), machine, True)
+    assert not is_faster(small.direct, small.library)
