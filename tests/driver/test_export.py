@@ -45,6 +45,17 @@ class Tied(nn.Module):
         return self.head(self.table(x).tanh()) * self.scale + self.steps
 
 
+class Expanded(nn.Module):
+    """A buffer whose elements are one."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.full((1,), 3.0).expand(4))
+
+    def forward(self, x):
+        return x * self.mask
+
+
 def structured(x, pair, *, k=2, mode="add"):
     y, z = pair
     total = (x * y).sin().sum(-1) * k
@@ -88,6 +99,8 @@ CASES = {
     ),
     "tied weights": Case(Tied, lambda: [(torch.tensor([[1, 2, 11]]),)]),
     "product of few rows": Case(lambda: nn.Linear(1024, 1024), lambda: [(rand(6, 1024),)]),
+    "unused argument": Case(lambda: lambda x, y: x.sin(), lambda: [(rand(3), torch.ones(3))]),
+    "expanded buffer": Case(Expanded, lambda: [(rand(3, 4),)]),
     "LSTM": Case(lambda: nn.LSTM(8, 8).eval(), lambda: [(rand(5, 2, 8),)], backward=False),
     "bfloat16": Case(
         lambda: nn.Linear(8, 8).bfloat16(), lambda: [(torch.randn(3, 8).bfloat16(),)]
@@ -226,8 +239,32 @@ def test_files_that_are_no_program(path, tmp_path):
             tofuse.load(path)
 
 
+def test_a_call_under_autocast_keeps_the_exported_precision(path):
+    x = torch.randn(5, 4)
+    model = nn.Linear(4, 3)
+    tofuse.export(model, (x,), path)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        assert tofuse.load(path)(x).dtype == torch.float32
+
+
+def test_parameters_that_require_grad_need_a_backward(path):
+    tofuse.export(nn.Linear(4, 3), (torch.randn(5, 4),), path)
+    loaded = tofuse.load(path).requires_grad_()
+    with pytest.raises(TofuseError, match="weight requires grad, which Linear was not exported"):
+        loaded(torch.randn(5, 4))
+    with torch.no_grad():
+        loaded(torch.randn(5, 4))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch, in run_decompositions
 def test_what_has_no_file(path):
     x = torch.randn(3)
+    decomposed = torch.export.export(nn.BatchNorm1d(3), (torch.randn(4, 3),)).run_decompositions()
+    with pytest.raises(UnsupportedError, match="BUFFER_MUTATION has no file"):
+        tofuse.export(decomposed, path=path)
+    rows = torch.export.Dim("rows", min=2, max=8)
+    with pytest.raises(UnsupportedError, match="size of x depends on another size"):
+        tofuse.export(lambda x: x + 1, (torch.ones(4),), path, dynamic={"x": {0: 2 * rows}})
     with pytest.raises(UnsupportedError, match="writes into its arguments"):
         tofuse.export(lambda x: x.add_(1), (x,), path)
     with pytest.raises(OptionError, match="no processor 'z80'"):

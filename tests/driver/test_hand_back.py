@@ -1,15 +1,25 @@
 """Calls that eager runs as fast are handed back to it, and others are not."""
 
 import time
+from contextlib import suppress
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import tofuse
 from tofuse.cost.call_overhead import Faster, Prediction
-from tofuse.driver.hand_back import SEEN, TIMED_CALLS, WARM_UP, HandBack, hand_back
+from tofuse.driver.hand_back import (
+    SEEN,
+    TIMED_CALLS,
+    WARM_UP,
+    HandBack,
+    Trial,
+    hand_back,
+    kind_of_call,
+)
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -130,6 +140,46 @@ def test_what_looks_into_calls_gets_them_all():
     for options in ({"verify": True}, {"tune": "measure"}, {"fuel": 3}):
         module = Counted(lambda x, w: x * w)
         assert not ran_in_eager(tofuse.compile(module, hand_back=True, **options), x)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_repeats_what_it_ran(reentrant):
+    def dropped(x):
+        return nn.functional.dropout(x.sin() * 2, 0.5)
+
+    compiled = tofuse.compile(dropped, hand_back=True)
+    for _ in range(3):
+        x = torch.ones(64, requires_grad=True)
+        y = checkpoint(compiled, x, use_reentrant=reentrant)
+        y.sum().backward()
+        assert x.grad is not None and torch.equal(x.grad.bool(), y.bool())
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_arguments_that_are_no_plain_tensors():
+    compiled = tofuse.compile(lambda x: x + 1, hand_back=True)
+    compiled(torch.ones(3))
+    compiled(torch.ones(3))
+    rows = torch.export.Dim("rows", min=2)
+    module = nn.Module()
+    module.forward = lambda x: compiled(x)
+    torch.export.export(module, (torch.ones(4),), dynamic_shapes=({0: rows},))
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.strided)
+    assert kind_of_call((nested,), {}) is None
+
+
+def test_errors_of_compiled_calls_end_no_trial():
+    record, x = HandBack([Prediction(Faster.UNKNOWN)]), torch.ones(2)
+    record.trials[kind_of_call((x,), {})] = Trial()
+
+    def fail(x):
+        raise IndexError
+
+    call = hand_back(fail, lambda x: x, record, print)
+    for _ in range(60):
+        with suppress(IndexError):
+            call(x)
+    assert not record.kinds
 
 
 def test_a_compiled_function_inside_of_another_is_inlined():

@@ -38,14 +38,18 @@ def predict_faster(
     """Predict who runs a program faster, from its graph before all passes.
 
     Of the compiled program, `kernels` are those besides the `own_products`, and `own_us` is the
-    predicted time. Eager's time is an upper bound: parts of one call count as calls. PyTorch's
-    kernels may be slower than predicted, so that a program of some size is measured, if it can be:
-    a training step cannot. A backward has about twice the calls of its forward.
+    predicted time. Eager's time is an upper bound: each op that a composite call decomposes into
+    counts as a call. PyTorch's kernels may be slower than predicted, so larger inference programs
+    are timed. Training steps are not, because the end of a backward cannot be seen. A backward has
+    about twice the calls of its forward. Programs whose kernels draw random numbers stay compiled:
+    eager draws others.
     """
     ops = [op for op in captured.ops if not is_view(op) and not is_aten_view(op)]
     is_lone_call = len(ops) == 1 and ops[0].kind in ("opaque", "sum")
     if not own_products and (not kernels or is_lone_call):
         return Prediction(Faster.EAGER, "it consists of library calls, which eager makes as fast")
+    if _is_random(ops):
+        return COMPILED_IS_FASTER
     eager_us = sum(op_us(op, machine_on(device_of([op]), machine)) for op in ops)
     if phase == "forward":
         overhead, is_small = TRAINING_CALL_US, 3 * eager_us < TRAINING_CALL_US
@@ -55,12 +59,11 @@ def predict_faster(
     if is_small:
         why = f"it takes {eager_us:.0f} us at most, and the guards of a call {overhead:.0f} us"
         return Prediction(Faster.EAGER, why)
-    can_be_measured = phase == "inference" and not _is_random(ops)
-    if can_be_measured and eager_us < 2 * own_us + COLD_CALL_US:
+    if phase == "inference" and eager_us < 2 * own_us + COLD_CALL_US:
         return Prediction(Faster.UNKNOWN)
     return COMPILED_IS_FASTER
 
 
 def _is_random(ops: Sequence[Op]) -> bool:
-    """Return whether a program draws random numbers, which differ from eager's."""
+    """Return whether a program draws a seed."""
     return any("seed" in str(op.attr("target")) for op in ops if op.kind == "opaque")

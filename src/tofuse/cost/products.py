@@ -52,7 +52,7 @@ def product_costs(size: ProductSize, machine: Machine, library_avx512: bool) -> 
     """Return what a product costs; `library_avx512`: PyTorch's library uses AVX-512 here.
 
     Without it, the library packs B even for two rows, and has half the arithmetic. The machine's
-    FLOPs are then those of our kernel, twice those that the shares are of.
+    FLOPs are then those of our kernel, twice the library's, so they are halved.
     """
     flops = machine.flops if library_avx512 else machine.flops / 2
     streams = size.rows < (STREAMED_ROWS if library_avx512 else 2)

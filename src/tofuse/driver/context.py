@@ -52,7 +52,7 @@ class CompileContext:
     `claims` are the calls that capture must not decompose. `sink` receives the report of each
     graph, `variants` the reason for each variant of a program. `target` returns the processor to
     generate code for, from the number of threads, which is torch's at the time of each compilation;
-    `library` receives the machine code, `hand_back` what eager runs as fast.
+    `library` receives the machine code, `hand_back` records which calls eager runs.
     """
 
     config: Config

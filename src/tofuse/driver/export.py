@@ -84,7 +84,7 @@ def export_program(
         tensors, code = dict(flat.tensors), {}
         for processor in processors:
             code[processor] = _compile(graphs, processor, config, tensors)
-    keywords = tuple(map(str, kwargs))
+    keywords = tuple(exported.call_spec.in_spec.children()[1].context or ())
     program = ProgramFile(
         name,
         torch.__version__,
@@ -201,16 +201,23 @@ def _flat_program(
         if not isinstance(spec.arg, TensorArgument):
             raise UnsupportedError(f"the argument {spec.arg.name} is no tensor and no constant")
         requires_grad = backward and isinstance(leaf, torch.Tensor) and leaf.requires_grad
-        requires_grad = requires_grad and bool(node.users)
-        shape = tuple(str(n).replace(" ", "") for n in fake.shape)
+        shape = tuple(_show_size(n, spec.arg.name) for n in fake.shape)
         inputs.append(TensorInput(spec.arg.name, str(fake.dtype), shape, requires_grad))
-        examples.append(_example(fake, requires_grad))
+        examples.append(_example(fake, requires_grad and bool(node.users)))
     results = _drop_constants(exported, gm)
     gm.recompile()
     limits = {
         str(s): (int(r.lower), _limit(r.upper)) for s, r in exported.range_constraints.items()
     }
     return _FlatProgram(gm, tuple(examples), tuple(state), tuple(inputs), results, limits, tensors)
+
+
+def _show_size(size: int | torch.SymInt, argument: str) -> str:
+    """Return the text of a size, a number or a symbol; raise UnsupportedError for others."""
+    text = str(size)
+    if not text.isidentifier() and not text.isdigit():
+        raise UnsupportedError(f"a size of {argument} depends on another size: {text}")
+    return text
 
 
 def _limit(upper: object) -> int | None:
@@ -264,9 +271,13 @@ def _drop_constants(
     results: list[ResultIndex | Constant] = []
     specs = exported.graph_signature.output_specs
     for spec, value in zip(specs, output.args[0], strict=True):
+        if spec.kind is not OutputKind.USER_OUTPUT:
+            raise UnsupportedError(
+                f"a program with a result of kind {spec.kind.name} has no file; export the program "
+                "that torch.export.export returns, without run_decompositions()"
+            )
         if isinstance(value, Node):
-            if spec.kind is OutputKind.USER_OUTPUT:
-                results.append(ResultIndex(len(kept)))
+            results.append(ResultIndex(len(kept)))
             kept.append(value)
         elif isinstance(value, (bool, int, float, str, type(None))):
             results.append(value)
@@ -316,8 +327,13 @@ def _trace_once(
     fake = next((x for x in flat.examples if isinstance(x, FakeTensor)), None)
     if fake is None:
         raise UnsupportedError("a program without tensors among its arguments has no file")
+    guards = fake.fake_mode.shape_env.guards if fake.fake_mode.shape_env else []
+    known = {str(g.expr) for g in guards}
     with tracing(TracingContext(fake.fake_mode)):
         trace_graphs(flat.gm, flat.examples, graphs, context)
+    new = sorted({str(g.expr) for g in guards} - known)
+    if new:
+        raise UnsupportedError(f"this program has no file: it assumes of sizes {', '.join(new)}")
     return graphs.runtime_kind(flat.examples, views=False), graphs
 
 

@@ -12,15 +12,17 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from tofuse.cost.call_overhead import Faster, Prediction
+from tofuse.torch_internals.dispatch import has_saved_tensor_hooks
 
 P = ParamSpec("P")
 R = TypeVar("R")
 SIMPLE = (bool, int, float, str, type(None))
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 MAX_KINDS = 256  # of calls that are handed back
-SEEN = 16  # handed back in a row: then one in so many is looked at
+SEEN = 16  # handed back in a row: then one in so many is looked up
 TIMED_CALLS = 20  # of eager and compiled, each
 WARM_UP = 4  # calls of both before, that are not timed
-GAIN = 1.03  # of eager over compiled, that hands a kind back
+GAIN = 1.03  # a kind is handed back if eager is faster by this factor
 
 
 @dataclass(eq=False)
@@ -44,14 +46,19 @@ class HandBack:
     trials: dict[Hashable, Trial] = field(default_factory=dict)
 
     def decide(self, kind: Hashable, report: Callable[[str], None]) -> None:
-        """Decide on the kind of a call that compiled programs."""
+        """Decide on the kind of a call that compiled programs.
+
+        Nothing is handed back if the user wants results that do not depend on times or counts.
+        """
         found = {p.faster for p in self.predictions}
         if kind is None or Faster.COMPILED in found or len(self.kinds) >= MAX_KINDS:
+            return
+        if torch.are_deterministic_algorithms_enabled():
             return
         if found == {Faster.EAGER}:
             self.kinds.add(kind)
             report(f"eager runs calls of this kind: {self.predictions[-1].why}")
-        elif not torch.are_deterministic_algorithms_enabled():
+        else:
             self.trials[kind] = Trial()
 
 
@@ -61,21 +68,24 @@ def hand_back(
     record: HandBack,
     report: Callable[[str], None],
 ) -> Callable[P, R]:
-    """Return a function that runs `compiled`, but `original` for kinds of calls that lose by it.
+    """Return a function that runs `compiled`, or `original` for calls that it does not speed up.
 
-    A kind is handed back if its first call compiled programs and eager is predicted to run all of
-    the function's at least as fast; if that is uncertain, its next calls run in turn, and are
-    timed. To look at the kind takes up to 16 us after a large call, whose data displaced this code
-    from the caches. So after `SEEN` calls in a row that were handed back, only one in `SEEN` is
-    looked at. Eager is right for every call.
+    A kind is handed back if its first call compiled programs, and eager is predicted to run all
+    programs of the function at least as fast. If that is uncertain, the next calls of the kind run
+    in turn, and are timed. Looking up a kind takes up to 16 us after a large call, so after `SEEN`
+    handed-back calls in a row only one call in `SEEN` is looked up; the others run in eager,
+    whatever their kind. Eager is right for every call.
+
+    While hooks for saved tensors are active, calls run compiled: a checkpoint compares what a call
+    and its repetition save.
     """
     in_a_row = unseen = 0
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         nonlocal in_a_row, unseen
-        if is_dynamo_compiling():
+        if is_dynamo_compiling() or has_saved_tensor_hooks():
             return compiled(*args, **kwargs)
-        if unseen:
+        if unseen > 0:
             unseen -= 1
             return original(*args, **kwargs)
         kind = kind_of_call(args, kwargs) if record.kinds or record.trials else None
@@ -87,7 +97,7 @@ def hand_back(
         trial = record.trials.get(kind)
         if trial is not None:
             result = _timed(trial, compiled, original, args, kwargs)
-            if len(trial.eager) >= TIMED_CALLS:  # of each, since eager comes second
+            if min(len(trial.eager), len(trial.compiled)) >= TIMED_CALLS:
                 _conclude(record, kind, trial, report)
             return result
         before = len(record.predictions)
@@ -131,13 +141,16 @@ def _conclude(
 
 
 def kind_of_call(args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
-    """Return the shapes and dtypes of tensors, and the values of other arguments.
+    """Return the grad mode, the shapes and dtypes of tensors, and the values of other arguments.
 
-    None if there are others than plain tensors on the CPU, numbers and texts.
+    Return None if an argument is anything but a plain CPU tensor, a number, a text or None.
     """
     kind: list[Hashable] = [torch.is_grad_enabled()]
     for argument in (*args, *kwargs, *kwargs.values()):
-        if isinstance(argument, torch.Tensor) and argument.is_cpu:
+        if isinstance(argument, torch.Tensor):
+            is_plain = type(argument) in PLAIN and argument.is_cpu and not argument.is_nested
+            if not is_plain or argument.layout is not torch.strided:
+                return None
             kind.append((argument.shape, argument.dtype, argument.requires_grad))
         elif isinstance(argument, SIMPLE):
             kind.append((type(argument), argument))

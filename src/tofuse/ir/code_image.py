@@ -10,8 +10,8 @@ from dataclasses import dataclass
 class CodeImage:
     """Position-independent machine code, to be mapped at the start of a page.
 
-    `entries` are the offsets of functions by name. `slots` are the offsets of 8 bytes each that
-    must hold the address of a function outside of the image, by its name.
+    `entries` maps the name of a function to its offset. `slots` maps the name of a function outside
+    of the image to the offset of the 8 bytes that hold its address.
     """
 
     code: bytes

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 
-from tofuse.errors import InputError, ProgramFileError, TofuseError
+from tofuse.errors import (
+    CompileError,
+    InputError,
+    ProgramFileError,
+    TofuseError,
+    VerifyError,
+    first_line,
+)
 from tofuse.ir.dims import Dim, evaluate, parse_dim, symbols_of
 from tofuse.ir.verify_plan import verify_plan
 from tofuse.runtime.autograd_program import make_program
-from tofuse.runtime.execute import CompiledPlan, load_plan
+from tofuse.runtime.execute import CompiledPlan, load_plan, restride
 from tofuse.runtime.gemm_launch import GemmCode, GemmLauncher
 from tofuse.runtime.launch import Entry, KernelCode, Launcher
 from tofuse.runtime.load_image import load_image
@@ -26,6 +34,7 @@ from tofuse.runtime.program_file import (
     TensorInput,
     read_program,
 )
+from tofuse.torch_internals.dispatch import DisableAutocast, autocast_on
 from tofuse.torch_internals.modules import tensor_tables
 from tofuse.torch_internals.transforms import transforms_active
 from tofuse.torch_internals.trees import tree_flatten, tree_from_text, tree_unflatten
@@ -43,6 +52,8 @@ ARM = ("neon",)
 def load(path: str | Path) -> ExportedModule:
     """Return the module in a file of `tofuse.export`; nothing is traced or compiled.
 
+    The file contains machine code: load only files that you trust.
+
     Raises ProgramFileError if the file is no exported program, is damaged, or has no machine code
     for this processor; OSError if it cannot be read.
     """
@@ -55,14 +66,18 @@ def load(path: str | Path) -> ExportedModule:
             f"{path} has machine code for {', '.join(program.code)}; this processor runs "
             f"{' and '.join(processors) or 'none of these'}; export the program for it"
         )
-    return ExportedModule(program, tensors, _load_code(program, code, tensors))
+    try:
+        run = _load_code(program, code, tensors)
+    except (CompileError, VerifyError, LookupError) as error:
+        raise ProgramFileError(f"{path} cannot be loaded: {first_line(error)}") from error
+    return ExportedModule(program, tensors, run)
 
 
 def host_processors() -> tuple[str, ...]:
     """Return the names of the processors whose machine code runs here, the best first."""
-    capability = torch.backends.cpu.get_cpu_capability()
-    is_arm = "NEON" in capability or "SVE" in capability or "asimd" in torch.__config__.show()
-    return ARM if is_arm else CAPABILITIES.get(capability, ())
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return ARM
+    return CAPABILITIES.get(torch.backends.cpu.get_cpu_capability(), ())
 
 
 def _load_code(
@@ -80,7 +95,10 @@ def _load_graph(
     driver: Entry,
     tensors: Mapping[str, torch.Tensor],
 ) -> CompiledPlan:
-    """Return a graph as a callable. Its plan is checked first, because it may be of anyone."""
+    """Return a graph as a callable.
+
+    Its plan is verified first, so that a damaged one fails here and not in a kernel.
+    """
     verify_plan(graph.plan)
     kernels = [_launcher(k, functions) for k in graph.kernels]
     constants = [tensors[key] for key in graph.constants]
@@ -115,7 +133,7 @@ class ExportedModule(torch.nn.Module):
         self, program: ProgramFile, tensors: Mapping[str, torch.Tensor], run: Flat
     ) -> None:
         super().__init__()
-        self.program = program
+        self._program = program
         self._run = run
         self._input_tree = tree_from_text(program.input_tree)
         self._output_tree = tree_from_text(program.output_tree)
@@ -131,22 +149,27 @@ class ExportedModule(torch.nn.Module):
         """Run the program."""
         if transforms_active():
             raise TofuseError("an exported program cannot run under torch.func's transforms")
-        if {*kwargs} == {*self.program.keywords}:  # in any order
-            kwargs = {name: kwargs[name] for name in self.program.keywords}
+        if {*kwargs} == {*self._program.keywords}:  # in any order
+            kwargs = {name: kwargs[name] for name in self._program.keywords}
         leaves, tree = tree_flatten((args, kwargs))
         if tree != self._input_tree:
             raise InputError(
-                f"the arguments of {self.program.name} have another structure than when it was "
+                f"the arguments of {self._program.name} have another structure than when it was "
                 f"exported: {tree}, not {self._input_tree}"
             )
         inputs = self._checked_inputs(leaves)
-        results = self._run(*self._state(), *inputs)
+        state = self._state()
+        if autocast_on():  # the program has its own precision
+            with DisableAutocast():
+                results = self._run(*state, *inputs)
+        else:
+            results = self._run(*state, *inputs)
         leaves = [results[r.index] if isinstance(r, ResultIndex) else r for r in self._results]
         return tree_unflatten(leaves, self._output_tree)
 
     def extra_repr(self) -> str:
         """Return the inputs, for the module's text."""
-        return ", ".join(map(show_input, self.program.inputs))
+        return ", ".join(map(show_input, self._program.inputs))
 
     def _state(self) -> list[torch.Tensor]:
         """Return parameters and buffers; raise TofuseError if one is no longer as exported."""
@@ -154,8 +177,13 @@ class ExportedModule(torch.nn.Module):
         for tensor, expected, x in zip(state, self._expected, self._used, strict=True):
             if tensor is None or (tensor.dtype, tensor.shape) != expected or not tensor.is_cpu:
                 raise TofuseError(
-                    f"{x.name} of the exported {self.program.name} must stay a tensor of dtype "
+                    f"{x.name} of the exported {self._program.name} must stay a tensor of dtype "
                     f"{expected[0]} and shape {list(expected[1])} on the CPU"
+                )
+            if tensor.requires_grad and not x.requires_grad and torch.is_grad_enabled():
+                raise TofuseError(
+                    f"{x.name} requires grad, which {self._program.name} was not exported for: "
+                    "export it with backward=True, or call it under torch.no_grad()"
                 )
         return state  # type: ignore[return-value]  # no None
 
@@ -164,12 +192,12 @@ class ExportedModule(torch.nn.Module):
         tensors: list[torch.Tensor] = []
         sizes: dict[str, int] = {}
         others: list[tuple[TensorInput, torch.Tensor, int, Dim]] = []
-        for x, leaf, shape in zip(self.program.inputs, leaves, self._shapes, strict=True):
+        for x, leaf, shape in zip(self._program.inputs, leaves, self._shapes, strict=True):
             if isinstance(x, ConstantInput):
                 if type(leaf) is not type(x.value) or leaf != x.value:
                     raise InputError(f"{x.name} must be {x.value!r}, as exported, not {leaf!r}")
                 continue
-            tensor = _checked_tensor(x, leaf, len(shape), self.program)
+            tensor = _checked_tensor(x, leaf, len(shape), self._program)
             tensors.append(tensor)
             for k, (size, expected) in enumerate(zip(tensor.shape, shape, strict=True)):
                 if isinstance(expected, str) and expected not in sizes:
@@ -186,7 +214,7 @@ class ExportedModule(torch.nn.Module):
         return tensors
 
     def _checked_size(self, x: TensorInput, k: int, size: int, symbol: str) -> int:
-        least, most = self.program.sizes[symbol]
+        least, most = self._program.sizes[symbol]
         if size < least or (most is not None and size > most):
             limits = f"at least {least}" if most is None else f"from {least} to {most}"
             raise InputError(f"dimension {k} of {x.name} must be {limits}, not {size}")
@@ -236,8 +264,7 @@ def _add_state(
         module = module.get_submodule(part)
     if x.key not in made:
         stored = tensors[x.key]
-        tensor = torch.empty_strided(stored.shape, x.strides, dtype=stored.dtype)
-        tensor = stored if stored.stride() == x.strides else tensor.copy_(stored)
+        tensor = stored if stored.stride() == x.strides else restride(stored, x.strides)
         is_parameter = x.is_parameter
         made[x.key] = torch.nn.Parameter(tensor, x.requires_grad) if is_parameter else tensor
     parameters, buffers = tensor_tables(module)

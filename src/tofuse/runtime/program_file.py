@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from tofuse.errors import ParseError, ProgramFileError, first_line
+from tofuse.errors import ProgramFileError, first_line
 from tofuse.ir.code_image import CodeImage
 from tofuse.ir.dims import parse_dim
 from tofuse.ir.parse_plan import parse_plan
@@ -128,12 +129,10 @@ def save_program(path: Path, program: ProgramFile, tensors: Mapping[str, torch.T
     manifest["sha256"] = {key: _digest(t) for key, t in stored.items()}
     text = json.dumps(manifest)
     metadata = {MANIFEST: text, DIGEST: hashlib.sha256(text.encode()).hexdigest()}
-    temporary = path.with_name(path.name + ".part")
-    try:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f"{path.name}.") as folder:
+        temporary = Path(folder, path.name)
         save_file(stored, temporary, metadata)
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_program(path: Path) -> tuple[ProgramFile, dict[str, torch.Tensor]]:
@@ -154,18 +153,18 @@ def read_program(path: Path) -> tuple[ProgramFile, dict[str, torch.Tensor]]:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ProgramFileError(f"{path} is not a program exported by tofuse: {error}") from error
-    manifest = json.loads(text)
-    if manifest["format"] != FORMAT:
-        raise ProgramFileError(
-            f"{path} has format {manifest['format']}, and this tofuse reads format {FORMAT}; "
-            "export the program again"
-        )
-    for key, expected in manifest["sha256"].items():
-        if key not in tensors or _digest(tensors[key]) != expected:
-            raise ProgramFileError(f"{path} is damaged: the content of {key!r} changed")
     try:
+        manifest = json.loads(text)
+        if manifest["format"] != FORMAT:
+            raise ProgramFileError(
+                f"{path} has format {manifest['format']}, and this tofuse reads format {FORMAT}; "
+                "export the program again"
+            )
+        for key in {*tensors, *manifest["sha256"]}:
+            if key not in tensors or _digest(tensors[key]) != manifest["sha256"].get(key):
+                raise ProgramFileError(f"{path} is damaged: the content of {key!r} changed")
         return _from_json(manifest, tensors), tensors
-    except (KeyError, TypeError, ParseError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ProgramFileError(f"{path} is of another tofuse: {first_line(error)}") from error
 
 

@@ -32,7 +32,7 @@ REGISTERS = 30  # of 32, for sums and vectors of B; one holds a vector of A, one
 
 
 def row_group(rows: int) -> int:
-    """Return into how many rows A is divided, equally, for the kernel."""
+    """Return the number of rows of A in each of equal groups."""
     groups = -(-rows // DIRECT_ROWS)
     return -(-rows // groups)
 
