@@ -182,7 +182,7 @@ def test_wrong_options_raise():
 
 def test_wrong_value_in_the_environment(monkeypatch):
     monkeypatch.setenv("TOFUSE_TUNE", "fast")
-    with pytest.raises(OptionError, match="not 'fast'; the environment sets TOFUSE_TUNE"):
+    with pytest.raises(OptionError, match=r"not 'fast'; the environment sets .*TOFUSE_TUNE"):
         tofuse.compile(torch.sin)
     with pytest.raises(OptionError, match=r"not 'quick'$"):
         tofuse.compile(torch.sin, tune="quick")
