@@ -45,8 +45,10 @@ def predict_faster(
     eager draws others.
     """
     ops = [op for op in captured.ops if not is_view(op) and not is_aten_view(op)]
+    if own_products:  # which are chosen because they are predicted to be faster
+        return COMPILED_IS_FASTER
     is_lone_call = len(ops) == 1 and ops[0].kind in ("opaque", "sum")
-    if not own_products and (not kernels or is_lone_call):
+    if not kernels or is_lone_call:
         return Prediction(Faster.EAGER, "it consists of library calls, which eager makes as fast")
     if _is_random(ops):
         return COMPILED_IS_FASTER
