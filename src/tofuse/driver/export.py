@@ -201,7 +201,7 @@ def _flat_program(
         if not isinstance(spec.arg, TensorArgument):
             raise UnsupportedError(f"the argument {spec.arg.name} is no tensor and no constant")
         requires_grad = backward and isinstance(leaf, torch.Tensor) and leaf.requires_grad
-        shape = tuple(_show_size(n, spec.arg.name) for n in fake.shape)
+        shape = tuple(_plain_size(n, spec.arg.name) for n in fake.shape)
         inputs.append(TensorInput(spec.arg.name, str(fake.dtype), shape, requires_grad))
         examples.append(_example(fake, requires_grad and bool(node.users)))
     results = _drop_constants(exported, gm)
@@ -212,10 +212,12 @@ def _flat_program(
     return _FlatProgram(gm, tuple(examples), tuple(state), tuple(inputs), results, limits, tensors)
 
 
-def _show_size(size: int | torch.SymInt, argument: str) -> str:
-    """Return the text of a size, a number or a symbol; raise UnsupportedError for others."""
+def _plain_size(size: int | torch.SymInt, argument: str) -> int | str:
+    """Return a number, or the name of a symbol; raise UnsupportedError for other sizes."""
     text = str(size)
-    if not text.isidentifier() and not text.isdigit():
+    if text.isdigit():
+        return int(text)
+    if not text.isidentifier():
         raise UnsupportedError(f"a size of {argument} depends on another size: {text}")
     return text
 

@@ -26,10 +26,11 @@ class InferenceRuntime:
 class TrainingRuntime:
     """How a program with a backward runs.
 
-    The forward graph returns the new values of the arguments `mutated`, then the program's results,
-    of which those `differentiable` have a gradient, then others. The backward graph takes the
-    forward's results at the positions `saved_sizes` and `saved_tensors`, then `tangents`: positions
-    among the gradients of the differentiable results.
+    The forward graph returns three groups: the new values of the arguments at the positions
+    `mutated`, the results of the program, and values for the backward. `differentiable` says for
+    each result of the program whether it has a gradient. The backward graph takes the forward's
+    results at the positions `saved_sizes` and `saved_tensors`, then the gradients at the positions
+    `tangents` among those of the differentiable results.
 
     `requires_grad` has an entry for each argument. `non_parameters` are the positions of arguments
     that are not parameters of a module. A program is `pure` if it returns the same results for the

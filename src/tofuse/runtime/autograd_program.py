@@ -18,10 +18,10 @@ from tofuse.runtime.double_backward import (
     recover_arguments,
     weak_argument,
 )
+from tofuse.runtime.execute import CompiledPlan
 from tofuse.torch_internals.dispatch import DisableAutocast, autocast_on
 
 Results = Union[torch.Tensor, Sequence[torch.Tensor]]  # noqa: UP007  (evaluated at run time)
-Boxed = Callable[[list[object]], list[torch.Tensor]]
 
 
 class Context(torch.autograd.function.FunctionCtx):
@@ -35,7 +35,10 @@ class Context(torch.autograd.function.FunctionCtx):
 
 
 def make_program(
-    kind: RuntimeKind, forward: Boxed, backward: Boxed, eager: EagerProgram | None = None
+    kind: RuntimeKind,
+    forward: CompiledPlan,
+    backward: CompiledPlan,
+    eager: EagerProgram | None = None,
 ) -> Callable[..., Results]:
     """Return the program on its compiled graphs, which take their arguments in a list.
 
@@ -46,7 +49,7 @@ def make_program(
     return training_program(kind, forward, backward, eager)
 
 
-def inference_program(kind: InferenceRuntime, forward: Boxed) -> Callable[..., Results]:
+def inference_program(kind: InferenceRuntime, forward: CompiledPlan) -> Callable[..., Results]:
     """Return the program, which returns its results in a list."""
 
     def plain(*tensors: torch.Tensor) -> Results:
@@ -72,7 +75,7 @@ def inference_program(kind: InferenceRuntime, forward: Boxed) -> Callable[..., R
 
 
 def training_program(
-    kind: TrainingRuntime, forward: Boxed, backward: Boxed, eager: EagerProgram | None
+    kind: TrainingRuntime, forward: CompiledPlan, backward: CompiledPlan, eager: EagerProgram | None
 ) -> Callable[..., Results]:
     """Return the program, which returns its results in a tuple."""
     mutated, saved_sizes, saved_tensors = kind.mutated, kind.saved_sizes, kind.saved_tensors

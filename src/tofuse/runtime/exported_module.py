@@ -17,7 +17,6 @@ from tofuse.errors import (
     VerifyError,
     first_line,
 )
-from tofuse.ir.dims import Dim, evaluate, parse_dim, symbols_of
 from tofuse.ir.verify_plan import verify_plan
 from tofuse.runtime.autograd_program import make_program
 from tofuse.runtime.execute import CompiledPlan, load_plan, restride
@@ -137,7 +136,6 @@ class ExportedModule(torch.nn.Module):
         self._run = run
         self._input_tree = tree_from_text(program.input_tree)
         self._output_tree = tree_from_text(program.output_tree)
-        self._shapes = [_parsed_shape(x) for x in program.inputs]
         self._results = program.results
         made: dict[str, torch.Tensor] = {}
         slots = [_add_state(self, x, tensors, made) for x in program.state]
@@ -191,26 +189,18 @@ class ExportedModule(torch.nn.Module):
         """Return the tensors among the arguments; raise InputError for what does not fit."""
         tensors: list[torch.Tensor] = []
         sizes: dict[str, int] = {}
-        others: list[tuple[TensorInput, torch.Tensor, int, Dim]] = []
-        for x, leaf, shape in zip(self._program.inputs, leaves, self._shapes, strict=True):
+        for x, leaf in zip(self._program.inputs, leaves, strict=True):
             if isinstance(x, ConstantInput):
                 if type(leaf) is not type(x.value) or leaf != x.value:
                     raise InputError(f"{x.name} must be {x.value!r}, as exported, not {leaf!r}")
                 continue
-            tensor = _checked_tensor(x, leaf, len(shape), self._program)
+            tensor = _checked_tensor(x, leaf, self._program)
             tensors.append(tensor)
-            for k, (size, expected) in enumerate(zip(tensor.shape, shape, strict=True)):
+            for k, (size, expected) in enumerate(zip(tensor.shape, x.shape, strict=True)):
                 if isinstance(expected, str) and expected not in sizes:
                     sizes[expected] = self._checked_size(x, k, size, expected)
-                elif size != expected:
-                    dim = parse_dim(expected) if isinstance(expected, str) else expected
-                    others.append((x, tensor, k, dim))
-        for x, tensor, k, dim in others:
-            expected_size = evaluate(dim, sizes)
-            if tensor.shape[k] != expected_size:
-                raise InputError(
-                    f"dimension {k} of {x.name} must be {expected_size}, not {tensor.shape[k]}"
-                )
+                elif size != (wanted := sizes[expected] if isinstance(expected, str) else expected):
+                    raise InputError(f"dimension {k} of {x.name} must be {wanted}, not {size}")
         return tensors
 
     def _checked_size(self, x: TensorInput, k: int, size: int, symbol: str) -> int:
@@ -221,7 +211,9 @@ class ExportedModule(torch.nn.Module):
         return size
 
 
-def _checked_tensor(x: TensorInput, leaf: object, rank: int, program: ProgramFile) -> torch.Tensor:
+def _checked_tensor(x: TensorInput, leaf: object, program: ProgramFile) -> torch.Tensor:
+    """Return a tensor argument; raise InputError if its dtype, rank, device or layout differs."""
+    rank = len(x.shape)
     if not isinstance(leaf, torch.Tensor):
         raise InputError(f"{x.name} must be a tensor, not {type(leaf).__name__}")
     if f"{leaf.dtype}" != x.dtype or leaf.dim() != rank or not leaf.is_cpu:
@@ -237,17 +229,6 @@ def _checked_tensor(x: TensorInput, leaf: object, rank: int, program: ProgramFil
             "backward=True and an argument that requires grad, or call it under torch.no_grad()"
         )
     return leaf
-
-
-def _parsed_shape(x: TensorInput | ConstantInput) -> tuple[Dim | str, ...]:
-    """Return the sizes: numbers, symbols by name, and polynomials."""
-    if isinstance(x, ConstantInput):
-        return ()
-    dims = [parse_dim(text) for text in x.shape]
-    return tuple(
-        text if symbols_of(d) and text == symbols_of(d)[0] else d
-        for text, d in zip(x.shape, dims, strict=True)
-    )
 
 
 def _add_state(
@@ -279,4 +260,4 @@ def show_input(x: TensorInput | ConstantInput) -> str:
     """Return the text of an argument."""
     if isinstance(x, ConstantInput):
         return f"{x.name}={x.value!r}"
-    return f"{x.name}: {x.dtype.removeprefix('torch.')}[{', '.join(x.shape)}]"
+    return f"{x.name}: {x.dtype.removeprefix('torch.')}[{', '.join(map(str, x.shape))}]"

@@ -35,11 +35,11 @@ Constant = Union[None, bool, int, float, str]  # noqa: UP007
 
 @dataclass(frozen=True)
 class TensorInput:
-    """A tensor argument; `shape` has the text of each size: a number, a symbol or a polynomial."""
+    """A tensor argument; `shape` has a number or the name of a symbol for each size."""
 
     name: str
     dtype: str
-    shape: tuple[str, ...]
+    shape: tuple[int | str, ...]
     requires_grad: bool
 
 
@@ -55,7 +55,7 @@ class ConstantInput:
 class StateTensor:
     """A parameter or buffer of the module; tied ones have the same `key` among the tensors.
 
-    Those that are `used` are arguments of the program.
+    `used`: the program takes the tensor as an argument.
     """
 
     name: str
