@@ -99,6 +99,24 @@ CASES = {
     ),
     "tied weights": Case(Tied, lambda: [(torch.tensor([[1, 2, 11]]),)]),
     "product of few rows": Case(lambda: nn.Linear(1024, 1024), lambda: [(rand(6, 1024),)]),
+    "float64 of odd sizes": Case(
+        lambda: nn.Sequential(nn.Linear(7, 13), nn.SELU(), nn.GroupNorm(1, 13)).double(),
+        lambda: [(torch.randn(n, 7, dtype=torch.float64),) for n in (5, 31)],
+    ),
+    "transposed rows": Case(
+        lambda: nn.Sequential(nn.Linear(11, 17), nn.Softplus()), lambda: [(rand(11, 19).t(),)]
+    ),
+    "no rows": Case(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh()), lambda: [(rand(0, 4),)]),
+    "signals": Case(
+        lambda: nn.Sequential(
+            nn.Conv1d(6, 12, 3, groups=3), nn.InstanceNorm1d(12), nn.Mish(), nn.AdaptiveAvgPool1d(5)
+        ),
+        lambda: [(rand(2, 6, 37),)],
+    ),
+    "decoder layer": Case(
+        lambda: nn.TransformerDecoderLayer(24, 3, 40, dropout=0.0, batch_first=True),
+        lambda: [(rand(2, 5, 24), rand(2, 7, 24))],
+    ),
     "unused argument": Case(lambda: lambda x, y: x.sin(), lambda: [(rand(3), torch.ones(3))]),
     "expanded buffer": Case(Expanded, lambda: [(rand(3, 4),)]),
     "LSTM": Case(lambda: nn.LSTM(8, 8).eval(), lambda: [(rand(5, 2, 8),)], backward=False),
