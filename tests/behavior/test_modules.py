@@ -224,7 +224,7 @@ def test_no_guards_on_empty_hooks():
 
         return torch.compile(net, backend="eager", options={"guard_filter_fn": record})
 
-    recompile_for_hooks(compiled)(torch.randn(3, 4))
+    recompile_for_hooks(compiled, lambda guards: None)(torch.randn(3, 4))
     assert found and NO_HOOKS_GUARD not in found
 
 

@@ -330,6 +330,8 @@ LIMITS: Mapping[str, str] = {
     "backends/triton/emit.py:SEED_NUMBERS": "parameters of a seed",
     "backends/triton/half_math.py:": "coefficients and constants of formulas",
     "backends/triton/index_space.py:MAX_INT32_INDEX": "overflow",
+    "capture/dynamo/portable_guards.py:VAR": "flags",
+    "capture/dynamo/references.py:ROUNDING": "of the clock",
     "capture/dynamo/specialize_sizes.py:MAX_": "bounds of programs and of memory",
     "capture/joint/mincut.py:INFINITE": "a capacity",
     "capture/joint/partition.py:MUTATED_ARGUMENT_PRICE": "a capacity that is never cut",

@@ -49,9 +49,36 @@ def fingerprint(gm: GraphModule, inputs: Sequence[object]) -> tuple[str, ...] | 
         tensors = [*held.values(), *inputs]
         held_texts = (_tensor_text(t) for t in held.values())
         lines = _node_lines(gm, list(held))
-        return (_torch_state(), *_argument_aliases(tensors), *held_texts, *lines)
+        return (torch_state(), *_argument_aliases(tensors), *held_texts, *lines)
     except (_NotIdentifiable, UnsupportedError):
         return None
+
+
+def trusted_calls(gm: GraphModule) -> tuple[str, ...]:
+    """Return the functions and methods that a program with a fingerprint calls, by name."""
+    calls = {
+        f"{node.op} {_function_name(node.target) if node.op == 'call_function' else node.target}"
+        for node in gm.graph.nodes
+        if node.op in ("call_function", "call_method") and not isinstance(node.target, OpOverload)
+    }
+    return tuple(sorted(calls))
+
+
+def is_unchanged(state: str, calls: Sequence[str]) -> bool:
+    """Return whether torch's state is the same, and these names lead to PyTorch's functions."""
+    try:
+        return torch_state() == state and all(map(_is_trusted_call, calls))
+    except (_NotIdentifiable, LookupError, AttributeError):
+        return False
+
+
+def _is_trusted_call(call: str) -> bool:
+    kind, _, name = call.partition(" ")
+    if kind == "call_method":
+        method = getattr(torch.Tensor, name)
+        return _is_trusted(method) and bool(method.__name__ == name)
+    module, _, attribute = name.rpartition(".")
+    return _function_name(getattr(sys.modules[module], attribute)) == name
 
 
 def _node_lines(gm: GraphModule, held: Sequence[str]) -> list[str]:
@@ -202,7 +229,7 @@ def _tensor_text(value: torch.Tensor) -> str:
     return f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.requires_grad}"
 
 
-def _torch_state() -> str:
+def torch_state() -> str:
     """Return the global state that tracing in PyTorch depends on."""
     if dispatch_modes() or autocast_on():
         raise _NotIdentifiable

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torch.nn.parallel import DistributedDataParallel
 
+from tofuse.cache.programs import is_cacheable
 from tofuse.capture.aot.aot_graphs import AOTGraphs
 from tofuse.capture.aot.boxed import CompiledFunction
 from tofuse.capture.dynamo.code_objects import with_unique_code
@@ -25,6 +26,7 @@ from tofuse.driver.fork import register_fork_handlers
 from tofuse.driver.hand_back import hand_back
 from tofuse.driver.pipeline import run_traced_passes
 from tofuse.driver.torch_release import check_torch
+from tofuse.driver.warm_start import warm_start
 from tofuse.driver.wrap_module import Recompilation, share_state, wrap_distributed
 from tofuse.errors import UnsupportedError
 from tofuse.report.model import Report
@@ -56,9 +58,15 @@ def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-
     is_module = isinstance(target, torch.nn.Module)
     call = call_of(target) if is_module else target
     shared_code = is_module or inspect.ismethod(target)
-    compiled: Callable[..., object] = recompile_for_hooks(
-        lambda guards: _jit(with_unique_code(call) if shared_code else call, context, guards)
-    )
+
+    def compile_with(guards: GuardFilter | None) -> Callable[..., object]:
+        function = with_unique_code(call) if shared_code else call
+        context.record.function = function
+        return _jit(function, context, guards)
+
+    compiled = recompile_for_hooks(compile_with, context.record.set_guards)
+    if is_cacheable(context.config) and not context.reports:
+        compiled = update_compiled_wrapper(warm_start(compiled, target, context), compiled)
     if _hands_back(context):
         handed = hand_back(compiled, call, context.hand_back, context.report_variant)
         compiled = update_compiled_wrapper(handed, compiled)

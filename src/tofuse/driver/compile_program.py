@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -26,7 +27,13 @@ from dataclasses import dataclass
 import torch
 from torch.fx import GraphModule
 
-from tofuse.cache.fingerprint import fingerprint
+from tofuse.cache.fingerprint import (
+    fingerprint,
+    is_unchanged,
+    torch_state,
+    trusted_calls,
+)
+from tofuse.cache.guarded_codes import StoredProgram
 from tofuse.cache.programs import is_cacheable, load_program, store_program
 from tofuse.capture.aot.aot_graphs import (
     AOTGraphs,
@@ -40,13 +47,14 @@ from tofuse.capture.aot.gc_pause import pause_gc
 from tofuse.capture.decomp.decompose import decompositions
 from tofuse.capture.dynamo.async_collectives import unwrap_async_inputs, wait_for_arguments
 from tofuse.capture.dynamo.graph_breaks import bucket_notes
+from tofuse.capture.dynamo.guarded_code import pickled_graph
 from tofuse.capture.dynamo.legality import (
     fallback_reason,
     modes_active,
     needs_eager,
     returns_only_views,
 )
-from tofuse.capture.dynamo.overlap_guard import overlap_guard
+from tofuse.capture.dynamo.overlap_guard import OverlapGuard, overlap_guard
 from tofuse.capture.dynamo.returned_views import split_returned_views
 from tofuse.capture.dynamo.scalar_inputs import add_scalar_inputs, read_scalars
 from tofuse.capture.dynamo.specialize_sizes import SymbolicProgram, symbolic_program
@@ -82,6 +90,7 @@ def compile_program(
         context.report_fallback(missing)
         return gm.forward
     run: CompiledFunction = gm.forward
+    context.record.begin_program()
     scalars: Sequence[int] = ()
     waits: Sequence[int] = ()
     try:
@@ -94,6 +103,8 @@ def compile_program(
         else:
             context.report_fallback(reason)
             waits = ()  # PyTorch's operators wait by themselves
+        if scalars or waits:
+            context.record.program = None
     except TorchDynamoException:
         raise  # to Dynamo
     except DATA_DEPENDENCE_ERRORS as error:
@@ -118,19 +129,13 @@ def _program_variants(
     symbolic = symbolic_program(gm, inputs) if specializes else None
     dispatcher = Dispatcher[object](gm.forward, context.report_variant)
 
-    def prefer_eager() -> None:
-        reason = "a second derivative was taken, which PyTorch computes"
-        dispatcher.prefer(Variant(lambda *args: True, gm.forward, reason))
-
+    prefer_eager = functools.partial(_prefer_eager, dispatcher, gm.forward)
     compile_variant = functools.partial(_compile_variant, context, prefer_eager)
     begin = time.perf_counter()
     dispatcher.default = compile_variant(gm, inputs)
     seconds = time.perf_counter() - begin
     # the variants run `gm` in eager, with the changes of the passes that work in place
-    dispatcher.guarded = (Variant(needs_eager, gm.forward, "the call needs PyTorch's operators"),)
-    if (overlaps := overlap_guard(gm)) is not None:
-        reason = "a written argument overlaps another"
-        dispatcher.guarded += (Variant(overlaps, gm.forward, reason),)
+    dispatcher.guarded = _eager_variants(gm.forward, overlap_guard(gm))
     if symbolic is not None:
         make = functools.partial(_static_variant, context, symbolic, compile_variant, dispatcher)
         dispatcher.specialize(symbolic.key, make, seconds)
@@ -140,6 +145,49 @@ def _program_variants(
     make_fastest = lambda *args: fastest_program(dispatcher, gm, args, context)  # noqa: E731
     fastest.specialize(lambda *args: "any", make_fastest, NEW_KEY)
     return fastest
+
+
+def _eager_variants(
+    eager: Callable[..., object], overlaps: OverlapGuard | None
+) -> tuple[Variant[object], ...]:
+    """Return the variants for calls that PyTorch must run."""
+    variant = Variant(needs_eager, eager, "the call needs PyTorch's operators")
+    if overlaps is None:
+        return (variant,)
+    return variant, Variant(overlaps, eager, "a written argument overlaps another")
+
+
+def restore_program(stored: StoredProgram, context: CompileContext) -> Dispatcher[object] | None:
+    """Return a program that is kept on disk, with its variants; None if it is no longer there."""
+    if not is_unchanged(stored.torch_state, stored.calls):
+        return None
+    found = load_program(stored.identity, context.config)
+    if found is None:
+        return None
+    gm: list[GraphModule] = []
+
+    def eager(*args: object) -> Sequence[object]:
+        if not gm:
+            gm.append(pickle.loads(stored.graph))
+        results: Sequence[object] = gm[0].forward(*args)
+        return results
+
+    dispatcher = Dispatcher[object](eager, context.report_variant)
+
+    def run_eager(arguments: Sequence[object], aliases: Sequence[object]) -> Sequence[object]:
+        _prefer_eager(dispatcher, eager)
+        return eager(*aliases)
+
+    kind, graphs = found
+    boxed = [load_graph(run, artifact, context).run for run, artifact in graphs]
+    dispatcher.default = make_program(kind, boxed[0], boxed[-1], run_eager)
+    dispatcher.guarded = _eager_variants(eager, stored.overlaps)
+    return dispatcher
+
+
+def _prefer_eager(dispatcher: Dispatcher[object], eager: Callable[..., object]) -> None:
+    reason = "a second derivative was taken, which PyTorch computes"
+    dispatcher.prefer(Variant(lambda *args: True, eager, reason))
 
 
 def _static_variant(
@@ -222,7 +270,10 @@ def _compile_variant(
             run = _load_or_compile(program, inputs, context, keep_mutations=keep)
         if run is None:
             run = _load_or_compile(program, inputs, context, keep_mutations=not keep)
-        return run if views is None else views.bind(run)
+        if views is None:
+            return run
+        context.record.program = None
+        return views.bind(run)
 
 
 def _load_or_compile(
@@ -236,8 +287,9 @@ def _load_or_compile(
     gm, config = program.gm, context.config
     key = None if program.key is None else (f"writes {keep_mutations}", *program.key)
     stored = None if key is None else load_program(key, config)
-    if stored is not None:
+    if stored is not None and key is not None:
         boxed = [load_graph(run, artifact, context).run for run, artifact in stored[1]]
+        context.record.program = _stored_program(program, key)
         return program.bind(stored[0], boxed[0], boxed[-1])
     count_float_guards = float_guard_counter(gm)
     float_guards = count_float_guards()
@@ -260,12 +312,23 @@ def _load_or_compile(
     lazy.finish(forward.run)
     if "backward" in graphs.graphs:  # AOTAutograd asked for it at once: sizes are symbolic
         graphs.backward().compiled()
+    if kind is not None and key is not None and count_float_guards() == float_guards:
+        context.record.program = _stored_program(program, key)
     if kind is None:
         return gm.forward if returns_only_views(gm) else wrapped
     if isinstance(kind, InferenceRuntime):
         keep([forward])
         return program.bind(kind, forward.run, forward.run)
     return program.bind(kind, forward.run, graphs.backward())
+
+
+def _stored_program(program: _Program, key: tuple[str, ...]) -> StoredProgram | None:
+    """Return how a later process finds a program that is kept on disk; None if it cannot."""
+    graph = None if program.tensors else pickled_graph(program.gm)
+    if graph is None:
+        return None
+    calls = trusted_calls(program.gm)
+    return StoredProgram(key, torch_state(), calls, graph, overlap_guard(program.gm))
 
 
 def trace_graphs(

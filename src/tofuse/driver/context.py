@@ -16,6 +16,7 @@ from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 from tofuse.config import Config
 from tofuse.cost.call_overhead import Faster, Prediction
 from tofuse.cost.machine_source import check_machine
+from tofuse.driver.capture_record import CaptureRecord
 from tofuse.driver.hand_back import HandBack
 from tofuse.errors import CompileError, OptionError, TofuseError, TofuseWarning, first_line
 from tofuse.executors import executors_of
@@ -52,7 +53,8 @@ class CompileContext:
     `claims` are the calls that capture must not decompose. `sink` receives the report of each
     graph, `variants` the reason for each variant of a program. `target` returns the processor to
     generate code for, from the number of threads, which is torch's at the time of each compilation;
-    `library` receives the machine code, `hand_back` records which calls eager runs.
+    `library` receives the machine code, `hand_back` records which calls eager runs, and `record`
+    what Dynamo captures.
     """
 
     config: Config
@@ -63,6 +65,7 @@ class CompileContext:
     target: Callable[[int], Target]
     library: CodeLibrary
     hand_back: HandBack
+    record: CaptureRecord
 
     @property
     def reports(self) -> bool:
@@ -155,7 +158,15 @@ def make_context(
     except OSError as e:
         raise OptionError(f"dump={str(config.dump)!r} is not a writable folder: {e}") from e
     return CompileContext(
-        config, claims, sink, variants, Fuel(config.fuel), host_target, CODE, HandBack()
+        config,
+        claims,
+        sink,
+        variants,
+        Fuel(config.fuel),
+        host_target,
+        CODE,
+        HandBack(),
+        CaptureRecord(),
     )
 
 

@@ -27,8 +27,11 @@ NO_HOOKS_GUARD = "EMPTY_NN_MODULE_HOOKS_DICT"  # Dynamo's guard that a module ha
 
 def recompile_for_hooks(
     compile_with: Callable[[GuardFilter | None], Callable[P, R]],
+    observe: Callable[[Sequence[GuardFilterEntry]], None],
 ) -> Callable[P, R]:
     """Return the function of `compile_with(guard_filter)`, compiled again for new module hooks.
+
+    `observe` receives the guards of each program.
 
     By default Dynamo does not notice hooks that modules get later; its guards would check six
     tables a module at every call. Instead, each call compares torch's counter of registered hooks.
@@ -46,6 +49,7 @@ def recompile_for_hooks(
     def guard_filter(guards: Sequence[GuardFilterEntry]) -> list[bool]:
         nonlocal checked_hook_id
         checked_hook_id = -1
+        observe(guards)
         empty = [g.value for g in guards if g.guard_type == NO_HOOKS_GUARD]
         empty_tables.update((id(table), table) for table in empty)
         return [g.guard_type != NO_HOOKS_GUARD for g in guards]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch.fx import GraphModule
@@ -12,8 +13,36 @@ from tofuse.capture.fx.node_tensors import strided_fake_tensor
 from tofuse.capture.fx.overlap import byte_span, has_write_overlap
 
 
-def overlap_guard(gm: GraphModule) -> Callable[..., bool] | None:
-    """Return whether a call's written arguments overlap others; None if no call's can.
+@dataclass
+class OverlapGuard:
+    """Accepts the calls whose written arguments overlap others.
+
+    `tensors`, `written` and `symbolic` are positions of arguments: the tensors, and those of them
+    that are written, and whose sizes are symbolic.
+    """
+
+    tensors: Sequence[int]
+    written: frozenset[int]
+    symbolic: Sequence[int]
+    checked: list[object] = field(default_factory=list, repr=False)  # memory without overlaps
+
+    def __call__(self, *args: torch.Tensor) -> bool:
+        """Return whether the arguments of a call overlap."""
+        addresses = [args[k].data_ptr() for k in self.tensors]
+        sizes = [(args[k].shape, args[k].stride()) for k in self.symbolic]
+        memory: list[object] = [*addresses, *sizes]
+        if memory == self.checked:
+            return False
+        bases = zip(self.tensors, addresses, strict=True)
+        spans = [(*byte_span(args[k], base), k in self.written) for k, base in bases]
+        if has_write_overlap(spans):
+            return True
+        self.checked = memory
+        return False
+
+
+def overlap_guard(gm: GraphModule) -> OverlapGuard | None:
+    """Return the guard of a program; None if no call of it has written arguments that overlap.
 
     Dynamo's guards don't check the memory of arguments.
     """
@@ -21,22 +50,8 @@ def overlap_guard(gm: GraphModule) -> Callable[..., bool] | None:
     tensors = [k for k, v in enumerate(values) if isinstance(v, torch.Tensor)]
     fakes = {k: t for k in tensors if (t := strided_fake_tensor(values[k])) is not None}
     storages = written_storages(gm.graph)
-    written = {k for k, t in fakes.items() if storage_id(t) in storages}
+    written = frozenset(k for k, t in fakes.items() if storage_id(t) in storages)
     if not written or len(tensors) < 2 or len(fakes) < len(tensors):
         return None
     symbolic = tensors if any(isinstance(v, torch.SymInt) for v in values) else ()
-    checked: list[object] = []
-
-    def overlaps(*args: torch.Tensor) -> bool:
-        nonlocal checked
-        addresses = [args[k].data_ptr() for k in tensors]
-        memory: list[object] = [*addresses, *[(args[k].shape, args[k].stride()) for k in symbolic]]
-        if memory == checked:
-            return False
-        bases = zip(tensors, addresses, strict=True)
-        if has_write_overlap([(*byte_span(args[k], base), k in written) for k, base in bases]):
-            return True
-        checked = memory
-        return False
-
-    return overlaps
+    return OverlapGuard(tensors, written, symbolic)

@@ -1,0 +1,258 @@
+"""Guarded code as data: Dynamo's bytecode for a function, and the guards under which it holds."""
+
+from __future__ import annotations
+
+import dis
+import marshal
+import pickle
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+
+import torch
+from torch.fx import Graph, GraphModule
+from torch.utils.hooks import RemovableHandle
+
+from tofuse.capture.dynamo.legality import modes_active
+from tofuse.capture.dynamo.portable_guards import (
+    CodeMatch,
+    TensorMeta,
+    portable_guards,
+    tensor_meta,
+)
+from tofuse.capture.dynamo.references import (
+    Reference,
+    code_digest,
+    digest_file,
+    reference_to,
+    source_files,
+)
+from tofuse.errors import UnsupportedError
+from tofuse.torch_internals.dispatch import TensorGuards, has_saved_tensor_hooks
+from tofuse.torch_internals.dynamo import GuardFilterEntry
+from tofuse.torch_internals.dynamo_guards import GlobalStateGuard, state_text
+
+PROGRAM = re.compile(r"__compiled_fn_")  # Dynamo's names for the program,
+MODULE = re.compile(r"__import_")  # a module,
+OBJECT = re.compile(r"_\d+_c\d+")  # an object,
+BUILTINS = re.compile(r"__builtins_dict__")  # the built-in functions,
+RESUMED = re.compile(r"__resume_at_")  # and what follows a graph break
+Check = Callable[..., tuple[torch.Tensor, ...] | None]
+MISMATCH = (LookupError, AttributeError, TypeError)  # objects that a check reads are not there
+
+
+@dataclass(frozen=True)
+class GuardedCode:
+    """What Dynamo makes of one function, as data.
+
+    `bytecode` and `guards` (compiled) are marshalled code. `globals` are the names that the
+    bytecode reads beside the function's own: references, or None for the compiled program. `files`
+    are the digests of the source that was traced, and `state` is torch's.
+    """
+
+    bytecode: bytes
+    guards: bytes
+    objects: tuple[object, ...]
+    tensors: tuple[TensorMeta, ...]
+    globals: Mapping[str, Reference | None]
+    files: Mapping[str, str]
+    state: str
+
+    @property
+    def kind_of_call(self) -> tuple[object, ...]:
+        """The calls that the guards accept."""
+        return self.guards, repr(self.objects), self.tensors, self.state
+
+    def bind(
+        self, function: FunctionType, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> BoundCode | None:
+        """Return the code for a function of this process; None unless its guards hold for a call.
+
+        The program is still missing: see `BoundCode.run_with`.
+        """
+        state = GlobalStateGuard()
+        if state_text(state) != self.state or _is_watched():
+            return None
+        try:
+            if any(digest_file(name) != digest for name, digest in self.files.items()):
+                return None
+            extra = {k: None if v is None else v.resolve() for k, v in self.globals.items()}
+            check, has_hooks = self._bind_guards(function, args, kwargs)
+            tensors = check(*args, **kwargs)
+            if tensors is None or has_hooks(*args, **kwargs):
+                return None
+            if tuple(map(tensor_meta, tensors)) != self.tensors:
+                return None
+        except (*MISMATCH, UnsupportedError):
+            return None
+        guard = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        if not guard.check(*tensors):  # two are the same
+            return None
+        code = marshal.loads(self.bytecode)
+        return BoundCode(function, code, extra, check, has_hooks, guard, state.check)
+
+    def _bind_guards(
+        self, function: FunctionType, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> tuple[Check, Callable[..., bool]]:
+        """Return the functions `check` and `has_hooks` of the guards; see `PortableGuards`.
+
+        Raises LookupError if code does something else than the code that was traced.
+        """
+        scope: dict[str, Callable[..., Sequence[FunctionType]]] = {}
+        exec(marshal.loads(self.guards), scope)
+        context = function.__closure__ or (), function.__globals__
+        objects = [x.resolve() if isinstance(x, Reference) else x for x in self.objects]
+        *_, codes = _with_defaults(scope["bind"](*context, objects), function)
+        places = [k for k, x in enumerate(objects) if isinstance(x, CodeMatch)]
+        for k, code in zip(places, codes(*args, **kwargs), strict=True):
+            match = objects[k]
+            if not isinstance(match, CodeMatch) or code_digest(code) != match.digest:
+                raise LookupError("other code than was traced")
+            objects[k] = code
+        check, has_hooks, _ = _with_defaults(scope["bind"](*context, objects), function)
+        return check, has_hooks
+
+
+@dataclass(eq=False)
+class BoundCode:
+    """Guarded code of a function of this process."""
+
+    function: FunctionType
+    code: CodeType
+    globals: Mapping[str, object]
+    guards: Check
+    has_hooks: Callable[..., bool]
+    tensor_guards: TensorGuards
+    same_state: Callable[[], bool]
+    checked_hook_id: int = -1
+
+    def check(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+        """Return whether the guards hold for a call."""
+        if not self.same_state() or _is_watched():
+            return False
+        try:
+            tensors = self.guards(*args, **kwargs)
+            if tensors is None or not self.tensor_guards.check(*tensors):
+                return False
+            if self.checked_hook_id != RemovableHandle.next_id:
+                if self.has_hooks(*args, **kwargs):
+                    return False
+                self.checked_hook_id = RemovableHandle.next_id
+        except MISMATCH:
+            return False
+        return True
+
+    def run_with(self, program: Callable[..., object]) -> Callable[..., object]:
+        """Return the function that runs the bytecode with a compiled program.
+
+        Its names are those of the function's module, to which the names of the program and of
+        modules are added, as Dynamo does.
+        """
+        own, number = self.function.__globals__, len(self.function.__globals__)
+        names = {name: f"__tofuse_{number}_{name}" for name in self.globals}
+        for name, value in self.globals.items():
+            own[names[name]] = program if value is None else value
+        run = FunctionType(
+            _renamed(self.code, names),
+            own,
+            self.function.__name__,
+            self.function.__defaults__,
+            self.function.__closure__,
+        )
+        run.__kwdefaults__ = self.function.__kwdefaults__
+        return run
+
+
+def guarded_code(
+    function: FunctionType,
+    bytecode: CodeType,
+    guards: Sequence[GuardFilterEntry],
+    traced: Sequence[CodeType],
+) -> GuardedCode:
+    """Return the bytecode that Dynamo has just made of a function, with its guards, as data.
+
+    Raises UnsupportedError if it holds in this process only: after a graph break, or if objects are
+    compared that no name leads to.
+    """
+    if bytecode.co_freevars != function.__code__.co_freevars:
+        raise UnsupportedError("the bytecode has other free variables")
+    if _is_watched():
+        raise UnsupportedError("a mode sees the call")
+    module = function.__globals__
+    aliases = {k: v for k, v in module.items() if MODULE.match(k) or OBJECT.fullmatch(k)}
+    extra = {name: _alias(name, module) for name in sorted({*_added_names(bytecode, module)})}
+    if list(extra.values()).count(None) != 1:
+        raise UnsupportedError("the function runs several programs, or none")
+    portable = portable_guards(guards, function.__code__, aliases)
+    references = [x for x in (*portable.objects, *extra.values()) if isinstance(x, Reference)]
+    references += [meta.type for meta in portable.tensors]
+    try:
+        marshalled = marshal.dumps(bytecode)
+    except ValueError as error:
+        raise UnsupportedError("the bytecode holds an object") from error
+    return GuardedCode(
+        marshalled,
+        marshal.dumps(compile(portable.source, "<guards of tofuse>", "exec")),
+        portable.objects,
+        portable.tensors,
+        extra,
+        source_files([function.__code__, *traced], references),
+        state_text(GlobalStateGuard()),
+    )
+
+
+def _with_defaults(made: Sequence[FunctionType], function: FunctionType) -> Sequence[FunctionType]:
+    """Give functions the default arguments of another, whose parameters they have."""
+    for f in made:
+        f.__defaults__, f.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+    return made
+
+
+def _is_watched() -> bool:
+    """Return whether a mode, transform or hook for saved tensors would see the call."""
+    return modes_active() or has_saved_tensor_hooks()
+
+
+def _alias(name: str, module: Mapping[str, object]) -> Reference | None:
+    """Return the reference to what Dynamo has added under a name; None for the program."""
+    if PROGRAM.match(name):
+        return None
+    if BUILTINS.match(name):
+        return Reference("builtins", "__dict__")
+    if RESUMED.match(name):
+        raise UnsupportedError("the function has a graph break")
+    return reference_to(module[name])
+
+
+def _added_names(code: CodeType, module: Mapping[str, object]) -> Iterator[str]:
+    """Yield the global names of bytecode that Dynamo has added to a module."""
+    for instruction in dis.get_instructions(code):
+        name = instruction.argval
+        if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            raise UnsupportedError(f"the function writes the global variable {name}")
+        if instruction.opname == "LOAD_GLOBAL" and any(
+            kind.match(name) for kind in (PROGRAM, MODULE, OBJECT, BUILTINS, RESUMED)
+        ):
+            yield name
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _added_names(constant, module)
+
+
+def _renamed(code: CodeType, names: Mapping[str, str]) -> CodeType:
+    """Return a code object with other global names."""
+    constants = tuple(_renamed(x, names) if isinstance(x, CodeType) else x for x in code.co_consts)
+    return code.replace(co_names=tuple(names.get(n, n) for n in code.co_names), co_consts=constants)
+
+
+def pickled_graph(gm: GraphModule) -> bytes | None:
+    """Return a program without what was recorded of its nodes; None if it has no pickle."""
+    graph = Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    for node in graph.nodes:
+        node.meta.clear()
+    try:
+        return pickle.dumps(GraphModule(torch.nn.Module(), graph))
+    except Exception:
+        return None  # it calls a function that has no name

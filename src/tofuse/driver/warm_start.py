@@ -1,0 +1,100 @@
+"""Run what an earlier process has captured and compiled, without Dynamo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, FunctionType
+from typing import ParamSpec, TypeVar
+
+from torch.compiler import is_dynamo_compiling
+
+from tofuse.cache.guarded_codes import StoredCode, load_codes, store_code
+from tofuse.capture.dynamo.guarded_code import BoundCode, guarded_code
+from tofuse.driver.compile_program import restore_program
+from tofuse.driver.context import CompileContext, log
+from tofuse.driver.hand_back import kind_of_call
+from tofuse.errors import UnsupportedError
+from tofuse.torch_internals.dynamo_guards import compiled_bytecode
+
+P = ParamSpec("P")
+R = TypeVar("R")
+MAX_KINDS = 64  # of calls for which the disk is asked
+
+
+class WarmStart:
+    """The guarded code of one function: what this process runs, and what else is on disk."""
+
+    def __init__(self, owner: object, context: CompileContext) -> None:
+        self.owner, self.context = owner, context
+        self.bound: list[tuple[BoundCode, Callable[..., object]]] = []
+        self.stored: list[StoredCode] | None = None
+        self.kinds: set[object] = set()
+        self.known: list[CodeType] = []  # bytecode of this process
+
+    def find(
+        self, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> Callable[..., object] | None:
+        """Return what runs a call; None if no earlier process has compiled it."""
+        for code, run in self.bound:
+            if code.check(args, kwargs):
+                return run
+        function = self.context.record.function
+        if not isinstance(function, FunctionType):
+            return None
+        if self.stored is None:
+            self.stored = load_codes(function, self.context.config)
+        if not self.stored:
+            return None
+        kind = kind_of_call(args, kwargs), getattr(self.owner, "training", None)
+        if kind in self.kinds:
+            return None
+        self.kinds.add(kind)
+        if len(self.kinds) >= MAX_KINDS:
+            self.stored = []
+        for stored in self.stored:
+            bound = stored[0].bind(function, args, kwargs)
+            program = None if bound is None else restore_program(stored[1], self.context)
+            if bound is not None and program is not None:
+                run = bound.run_with(program)
+                self.bound.append((bound, run))
+                self.stored.remove(stored)
+                return run
+        return None
+
+    def keep(self) -> None:
+        """Keep what Dynamo has captured in the last call on disk, if another process can run it."""
+        record = self.context.record
+        function = record.function
+        if record.guards is None or not isinstance(function, FunctionType):
+            return
+        found = compiled_bytecode(function.__code__)
+        new = [code for code in found if all(code is not known for known in self.known)]
+        self.known = found
+        if record.programs == 1 and len(new) == 1 and record.program is not None:
+            try:
+                code = guarded_code(function, new[0], record.guards, record.traced)
+                store_code(function, (code, record.program), self.context.config)
+            except UnsupportedError as error:
+                log.debug("this capture is not kept on disk: %s", error)
+        record.clear()
+
+
+def warm_start(compiled: Callable[P, R], owner: object, context: CompileContext) -> Callable[P, R]:
+    """Return a function that runs what is on disk, and else `compiled`, whose captures it keeps.
+
+    `owner` is the compiled module or function.
+    """
+    codes = WarmStart(owner, context)
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if is_dynamo_compiling():
+            return compiled(*args, **kwargs)
+        run = codes.find(args, kwargs)
+        if run is not None:
+            return run(*args, **kwargs)  # type: ignore[return-value]  # what `compiled` returns
+        context.record.clear()
+        result = compiled(*args, **kwargs)
+        codes.keep()
+        return result
+
+    return call

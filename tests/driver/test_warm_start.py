@@ -1,0 +1,381 @@
+"""What one process has captured runs in the next without Dynamo, and only where its guards hold."""
+
+import copy
+import os
+import subprocess
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch._dynamo.utils import counters
+
+import tofuse
+
+SCALE = 2.0
+SETTINGS = {"activation": "relu", "scale": 3.0}
+
+
+@dataclass
+class Results:
+    """What a program returns."""
+
+    value: torch.Tensor
+    name: str = "results"
+
+
+class Scaled(nn.Module):
+    """A module that reads state of every kind."""
+
+    factor = 2.0
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm, self.dropout = nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.0)
+        self.count, self.names, self.options = 3, ["a", "b"], {"power": 1.5}
+
+    def forward(self, x):
+        y = self.norm(self.linear(x)) * self.factor + self.count
+        if SETTINGS["activation"] == "relu":
+            y = F.relu(y)
+        for name in self.names:
+            y = y + len(name)
+        return self.dropout(y) * SCALE * self.options["power"] * SETTINGS["scale"]
+
+
+def _global(module):
+    globals()["SCALE"] = 5.0
+
+
+def _setting(module):
+    SETTINGS["activation"] = "none"
+
+
+def _attribute(module):
+    module.count = 7
+
+
+def _class_attribute(module):
+    type(module).factor = 9.0
+
+
+def _list(module):
+    module.names.append("ccc")
+
+
+def _dict(module):
+    module.options["power"] = 2.5
+
+
+def _parameter(module):
+    module.linear.weight = nn.Parameter(torch.randn(8, 8))
+
+
+def _tied(module):
+    module.norm.weight = module.norm.bias
+
+
+def _dtype(module):
+    module.double()
+
+
+def _mode(module):
+    module.eval()
+
+
+def _frozen(module):
+    module.linear.weight.requires_grad_(False)
+
+
+def _hook(module):
+    module.linear.register_forward_hook(lambda module, args, result: result * 10)
+
+
+def _submodule(module):
+    module.linear = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+
+
+def _method(module):
+    module.forward = types.MethodType(lambda self, x: x * 100, module)
+
+
+CHANGES = (
+    *(_global, _setting, _attribute, _class_attribute, _list, _dict, _parameter, _tied),
+    *(_dtype, _mode, _frozen, _hook, _submodule, _method),
+)
+
+
+@pytest.fixture
+def options(tmp_path, fresh_dynamo):
+    """A cache of the test's own; state that tests change is as before at the end."""
+    settings, scale, factor = dict(SETTINGS), SCALE, Scaled.factor
+    yield {"cache_dir": tmp_path, "hand_back": False}
+    SETTINGS.update(settings)
+    globals()["SCALE"], Scaled.factor = scale, factor
+
+
+def _captures():
+    """How many functions Dynamo has captured since the last call."""
+    count = counters["frames"]["total"]
+    counters.clear()
+    return count
+
+
+def _compile_again(target, options, *args, **kwargs):
+    """The target as a later process compiles it, after a first one has run a call."""
+    first = tofuse.compile(copy.deepcopy(target), **options)
+    results = first(*args, **kwargs)
+    _backward(results)
+    _captures()
+    return tofuse.compile(target, **options)
+
+
+def _leaves(results):
+    if isinstance(results, Results):
+        return [results.value]
+    return torch.utils._pytree.tree_leaves(results)
+
+
+def _backward(results):
+    tensors = [x for x in _leaves(results) if isinstance(x, torch.Tensor) and x.requires_grad]
+    if tensors:
+        torch.stack([t.sum() for t in tensors]).sum().backward()
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__[1:])
+def test_a_change_of_what_the_program_reads_is_seen(change, is_running, options):
+    module, x = Scaled(), torch.randn(4, 8)
+    warm = _compile_again(module, options, x)
+    if is_running:
+        _backward(warm(x))
+        assert not _captures()
+    change(module)
+    x = x.double() if change is _dtype else x
+    reference = copy.deepcopy(module)
+    if change is _method:
+        _method(reference)
+    torch.testing.assert_close(warm(x), reference(x))
+
+
+def _keywords(x, /, y, *rest, scale=2.0, **more):
+    total = x * scale + y
+    for z in (*rest, *more.values()):
+        total = total + z
+    return total.relu()
+
+
+def _structures(inputs, flag=True):
+    x, (y, z) = inputs["x"], inputs["pair"]
+    return {"sum": (x + y).exp(), "more": [z * 2, (x, flag)]}
+
+
+def _dataclass(x):
+    return Results((x * 2).tanh())
+
+
+def _written(x, y):
+    x.mul_(2).add_(y)
+    return x.sin() + 1
+
+
+def _tensor_scale(x, y):
+    return x.softmax(-1) * y, (x.shape[0] * y).cos()
+
+
+def _t(*sizes, dtype=torch.float32):
+    return torch.randn(*sizes, dtype=dtype)
+
+
+CALLS: dict = {
+    "keywords": (_keywords, lambda: ((_t(3), _t(3), _t(3)), {"scale": 3.5, "w": _t(3)})),
+    "defaults": (_keywords, lambda: ((_t(5), _t(5)), {})),
+    "structures": (_structures, lambda: (({"x": _t(2, 3), "pair": (_t(3), _t(1))},), {})),
+    "a dataclass": (_dataclass, lambda: ((_t(7),), {})),
+    "writes": (_written, lambda: ((_t(4, 4), _t(4)), {})),
+    "transposed": (_tensor_scale, lambda: ((_t(5, 3).t(), _t(5, dtype=torch.float64)), {})),
+    "empty": (_tensor_scale, lambda: ((_t(0, 3), _t(3)), {})),
+    "gradients": (_tensor_scale, lambda: ((_t(3, 3).requires_grad_(), _t(3)), {})),
+    "bfloat16": (_tensor_scale, lambda: ((_t(3, 17).bfloat16(), _t(17).bfloat16()), {})),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_of_any_kind_run_without_dynamo(name, options):
+    function, make = CALLS[name]
+    # eager rounds each op
+    rtol, atol = (2e-2, 2e-2) if name == "bfloat16" else (1e-5, 1e-6)
+    args, kwargs = make()
+    warm = _compile_again(function, options, *copy.deepcopy(args), **kwargs)
+    ours, theirs = copy.deepcopy(args), copy.deepcopy(args)
+    for _ in range(2):
+        torch.testing.assert_close(
+            _leaves(warm(*ours, **kwargs)),
+            _leaves(function(*theirs, **kwargs)),
+            rtol=rtol,
+            atol=atol,
+        )
+        torch.testing.assert_close(ours, theirs)
+    assert not _captures()
+
+
+def test_a_dataclass_is_returned(options):
+    x = torch.randn(3)
+    assert isinstance(_compile_again(_dataclass, options, x)(x), Results)
+
+
+@pytest.mark.parametrize("sizes", [(3, 8), (1, 8), (0, 8)])
+def test_another_kind_of_call_is_captured(sizes, options):
+    module = nn.Sequential(nn.Linear(8, 4), nn.GELU())
+    warm = _compile_again(module, options, torch.randn(5, 8))
+    x = torch.randn(sizes)
+    torch.testing.assert_close(warm(x), module(x))
+    assert _captures() == 1
+    with torch.no_grad():
+        torch.testing.assert_close(warm(torch.ones(5, 8)), module(torch.ones(5, 8)))
+    assert _captures() == 1
+
+
+def test_programs_of_several_calls_are_kept(options):
+    module = nn.Sequential(nn.Linear(8, 4), nn.GELU())
+    kinds = [torch.randn(5, 8), torch.randn(6, 8, 8)]
+    first = tofuse.compile(module, dynamic=False, **options)
+    for x in kinds:
+        _backward(first(x))
+    with torch.no_grad():
+        first(kinds[0])
+    _captures()
+    later = tofuse.compile(module, dynamic=False, **options)
+    for x in kinds:
+        torch.testing.assert_close(later(x), module(x))
+    with torch.no_grad():
+        torch.testing.assert_close(later(kinds[0]), module(kinds[0]))
+    assert not _captures()
+
+
+def test_the_same_masks_are_drawn(options):
+    module, x = nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.5)), torch.randn(4, 8)
+    first = tofuse.compile(module, **options)
+    torch.manual_seed(3)
+    expected = first(x)
+    _backward(expected)
+    warm = _compile_again(module, options, x)
+    torch.manual_seed(3)
+    assert torch.equal(warm(x), expected)
+    assert not _captures()
+
+
+def test_second_derivatives_are_eagers(options):
+    function = lambda x: (x.sin() * x).sum()  # noqa: E731
+    x = torch.randn(5, requires_grad=True)
+    warm = _compile_again(function, options, x)
+    (gradient,) = torch.autograd.grad(warm(x), x, create_graph=True)
+    (second,) = torch.autograd.grad(gradient.sum(), x)
+    assert not _captures()
+    (expected,) = torch.autograd.grad(
+        torch.autograd.grad(function(x), x, create_graph=True)[0].sum(), x
+    )
+    torch.testing.assert_close(second, expected)
+
+
+def test_modes_see_the_operators(options):
+    warm = _compile_again(_dataclass, options, torch.randn(4))
+    warm(torch.randn(4))
+    rows = torch.randn(3, 4)
+    torch.testing.assert_close(
+        torch.func.vmap(lambda x: warm(x).value)(rows), _dataclass(rows).value
+    )
+
+
+def test_arguments_that_are_one_tensor(options):
+    function = lambda x, y: (x * y).exp()  # noqa: E731
+    warm = _compile_again(function, options, torch.randn(3), torch.randn(3))
+    x = torch.randn(3)
+    torch.testing.assert_close(warm(x, x), function(x, x))
+    y = torch.randn(6)
+    torch.testing.assert_close(warm(y[:3], y[3:]), function(y[:3], y[3:]))
+
+
+def test_written_arguments_that_overlap(options):
+    def doubled(x, y):
+        x.mul_(2)
+        return x.sin() + y
+
+    warm = _compile_again(doubled, options, torch.randn(4, 4), torch.randn(4))
+    ours = torch.randn(4, 4)
+    theirs = ours.clone()
+    torch.testing.assert_close(warm(ours, ours[0]), doubled(theirs, theirs[0]))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_functions_with_graph_breaks_are_captured_again(options):
+    def broken(x):
+        y = x.sin() + 1
+        torch._dynamo.graph_break()
+        return y.cos() * 2
+
+    x = torch.randn(5)
+    warm = _compile_again(broken, options, x)
+    torch.testing.assert_close(warm(x), broken(x))
+    assert _captures()
+
+
+def test_a_global_variable_is_written(options):
+    def counting(x):
+        global SCALE
+        SCALE = SCALE + 1
+        return x * 2 + SCALE
+
+    warm = _compile_again(counting, options, torch.ones(2))
+    before = SCALE
+    torch.testing.assert_close(warm(torch.ones(2)), torch.full((2,), before + 3))
+
+
+SCRIPT = """
+import os
+import sys
+import torch, tofuse
+from torch import nn
+
+class Model(nn.Module):
+    factor = float(os.environ.get("FACTOR", "2"))
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32))
+    def forward(self, x, flag=True):
+        return self.layers(x) * self.factor CHANGE
+
+torch.manual_seed(0)
+model, x = Model(), torch.randn(4, 16)
+compiled = tofuse.compile(model, hand_back=False)
+result = compiled(x)
+result.sum().backward()
+torch.testing.assert_close(result, model(x))
+from torch._dynamo.utils import counters
+print(counters["frames"]["total"])
+"""
+
+
+def test_processes_share_what_they_capture(tmp_path):
+    script, cache = tmp_path / "model.py", tmp_path / "cache"
+
+    def captures(change="", factor="2"):
+        script.write_text(SCRIPT.replace("CHANGE", change))
+        environment = {**os.environ, "TOFUSE_CACHE_DIR": str(cache), "FACTOR": factor}
+        source = str(Path(tofuse.__file__).parents[1])
+        environment["PYTHONPATH"] = os.pathsep.join([source, environment.get("PYTHONPATH", "")])
+        done = subprocess.run(
+            [sys.executable, str(script)], env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout)
+
+    assert captures() == 1
+    assert captures() == 0
+    assert captures(factor="3") == 1
+    assert captures("+ 1") == 1
+    assert captures("+ 1") == 0
