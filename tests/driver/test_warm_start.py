@@ -1,6 +1,7 @@
 """What one process has captured runs in the next without Dynamo, and only where its guards hold."""
 
 import copy
+import gc
 import os
 import subprocess
 import sys
@@ -289,6 +290,38 @@ def test_modes_see_the_operators(options):
     torch.testing.assert_close(
         torch.func.vmap(lambda x: warm(x).value)(rows), _dataclass(rows).value
     )
+
+
+def test_a_stance_of_torch_holds(options):
+    warm = _compile_again(_dataclass, options, torch.randn(4))
+    x = torch.randn(4)
+    warm(x)
+    seen: list[str] = []
+
+    class Recorder(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with torch.compiler.set_stance("force_eager"), Recorder():
+        warm(x)
+    assert "aten.tanh.default" in seen
+    with torch.compiler.set_stance("fail_on_recompile"), pytest.raises(RuntimeError):
+        warm(torch.randn(5))
+
+
+def test_names_of_a_program_are_removed_with_it(options):
+    def names():
+        return [name for name in globals() if name.startswith("__tofuse_")]
+
+    gc.collect()
+    before = names()
+    warm = _compile_again(_dataclass, options, torch.randn(4))
+    warm(torch.randn(4))
+    assert len(names()) > len(before)
+    del warm
+    gc.collect()
+    assert names() == before
 
 
 def test_arguments_that_are_one_tensor(options):

@@ -19,6 +19,7 @@ from tofuse.capture.dynamo.code_objects import with_unique_code
 from tofuse.capture.dynamo.hook_guards import GuardFilter, recompile_for_hooks
 from tofuse.capture.trace.traced import Traced
 from tofuse.config import Config
+from tofuse.driver.capture_record import discard_guards
 from tofuse.driver.compile_graph import compile_graph
 from tofuse.driver.compile_program import compile_program
 from tofuse.driver.context import CompileContext, make_context
@@ -64,8 +65,10 @@ def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-
         context.record.function = function
         return _jit(function, context, guards)
 
-    compiled = recompile_for_hooks(compile_with, context.record.set_guards)
-    if is_cacheable(context.config) and not context.reports:
+    kept = is_cacheable(context.config) and not context.reports
+    observe = context.record.set_guards if kept else discard_guards
+    compiled = recompile_for_hooks(compile_with, observe)
+    if kept:
         compiled = update_compiled_wrapper(warm_start(compiled, target, context), compiled)
     if _hands_back(context):
         handed = hand_back(compiled, call, context.hand_back, context.report_variant)

@@ -13,7 +13,6 @@ from tofuse.capture.dynamo.guarded_code import BoundCode, guarded_code
 from tofuse.driver.compile_program import restore_program
 from tofuse.driver.context import CompileContext, log
 from tofuse.driver.hand_back import kind_of_call
-from tofuse.errors import UnsupportedError
 from tofuse.torch_internals.dynamo_guards import compiled_bytecode
 
 P = ParamSpec("P")
@@ -51,13 +50,17 @@ class WarmStart:
         self.kinds.add(kind)
         if len(self.kinds) >= MAX_KINDS:
             self.stored = []
-        for stored in self.stored:
-            bound = stored[0].bind(function, args, kwargs)
-            program = None if bound is None else restore_program(stored[1], self.context)
+        for k, stored in enumerate(self.stored):
+            try:
+                bound = stored[0].bind(function, args, kwargs)
+                program = None if bound is None else restore_program(stored[1], self.context)
+            except Exception as error:  # of an entry that does not suit this process
+                log.debug("a capture on disk cannot be run: %s", error)
+                continue
             if bound is not None and program is not None:
                 run = bound.run_with(program)
                 self.bound.append((bound, run))
-                self.stored.remove(stored)
+                del self.stored[k]
                 return run
         return None
 
@@ -74,7 +77,7 @@ class WarmStart:
             try:
                 code = guarded_code(function, new[0], record.guards, record.traced)
                 store_code(function, (code, record.program), self.context.config)
-            except UnsupportedError as error:
+            except Exception as error:  # the call itself has succeeded
                 log.debug("this capture is not kept on disk: %s", error)
         record.clear()
 
@@ -84,17 +87,21 @@ def warm_start(compiled: Callable[P, R], owner: object, context: CompileContext)
 
     `owner` is the compiled module or function.
     """
-    codes = WarmStart(owner, context)
+    codes, record = WarmStart(owner, context), context.record
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if is_dynamo_compiling():
             return compiled(*args, **kwargs)
-        run = codes.find(args, kwargs)
+        run = codes.find(args, kwargs) if codes.bound or codes.stored != [] else None
         if run is not None:
             return run(*args, **kwargs)  # type: ignore[return-value]  # what `compiled` returns
-        context.record.clear()
-        result = compiled(*args, **kwargs)
-        codes.keep()
+        try:
+            result = compiled(*args, **kwargs)
+        except BaseException:
+            record.clear()
+            raise
+        if record.guards is not None:
+            codes.keep()
         return result
 
     return call

@@ -50,6 +50,14 @@ GlobalStateGuard: Callable[[], _StateGuard] = private(
 )
 
 
+_frames: object = private("torch._dynamo", "eval_frame", KEEPING, None)
+
+
+def is_stance_default() -> bool:
+    """Return whether `torch.compiler.set_stance` leaves it to Dynamo who runs calls."""
+    return getattr(getattr(_frames, "_stance", None), "stance", None) == "default"
+
+
 def compiled_bytecode(code: CodeType) -> list[CodeType]:
     """Return the bytecode of Dynamo's programs for a code object."""
     return [entry.code for entry in _cache_entries(code)]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dis
+import itertools
 import marshal
 import pickle
 import re
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -31,13 +33,15 @@ from tofuse.capture.dynamo.references import (
 from tofuse.errors import UnsupportedError
 from tofuse.torch_internals.dispatch import TensorGuards, has_saved_tensor_hooks
 from tofuse.torch_internals.dynamo import GuardFilterEntry
-from tofuse.torch_internals.dynamo_guards import GlobalStateGuard, state_text
+from tofuse.torch_internals.dynamo_guards import GlobalStateGuard, is_stance_default, state_text
 
 PROGRAM = re.compile(r"__compiled_fn_")  # Dynamo's names for the program,
 MODULE = re.compile(r"__import_")  # a module,
 OBJECT = re.compile(r"_\d+_c\d+")  # an object,
 BUILTINS = re.compile(r"__builtins_dict__")  # the built-in functions,
 RESUMED = re.compile(r"__resume_at_")  # and what follows a graph break
+Global = object
+NUMBERS = itertools.count()  # of functions that run bytecode
 Check = Callable[..., tuple[torch.Tensor, ...] | None]
 MISMATCH = (LookupError, AttributeError, TypeError)  # objects that a check reads are not there
 
@@ -147,9 +151,9 @@ class BoundCode:
         """Return the function that runs the bytecode with a compiled program.
 
         Its names are those of the function's module, to which the names of the program and of
-        modules are added, as Dynamo does.
+        modules are added, as Dynamo does. They are removed with the returned function.
         """
-        own, number = self.function.__globals__, len(self.function.__globals__)
+        own, number = self.function.__globals__, next(NUMBERS)
         names = {name: f"__tofuse_{number}_{name}" for name in self.globals}
         for name, value in self.globals.items():
             own[names[name]] = program if value is None else value
@@ -161,6 +165,7 @@ class BoundCode:
             self.function.__closure__,
         )
         run.__kwdefaults__ = self.function.__kwdefaults__
+        weakref.finalize(run, _remove, own, tuple(names.values())).atexit = False
         return run
 
 
@@ -202,6 +207,11 @@ def guarded_code(
     )
 
 
+def _remove(module: dict[str, Global], names: Sequence[str]) -> None:
+    for name in names:
+        module.pop(name, None)
+
+
 def _with_defaults(made: Sequence[FunctionType], function: FunctionType) -> Sequence[FunctionType]:
     """Give functions the default arguments of another, whose parameters they have."""
     for f in made:
@@ -210,8 +220,13 @@ def _with_defaults(made: Sequence[FunctionType], function: FunctionType) -> Sequ
 
 
 def _is_watched() -> bool:
-    """Return whether a mode, transform or hook for saved tensors would see the call."""
-    return modes_active() or has_saved_tensor_hooks()
+    """Return whether a mode, transform or hook for saved tensors would see the call.
+
+    Also under a stance of torch.compile, and for several processes: Dynamo may cut their programs.
+    """
+    if modes_active() or has_saved_tensor_hooks() or not is_stance_default():
+        return True
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _alias(name: str, module: Mapping[str, object]) -> Reference | None:

@@ -1,0 +1,104 @@
+"""Objects by importable name, and digests of code and of its files."""
+
+import collections
+import enum
+import importlib.util
+import os
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from tofuse.capture.dynamo.references import (
+    code_digest,
+    is_constant,
+    process_start,
+    reference_to,
+    same_constant,
+    source_files,
+)
+from tofuse.errors import UnsupportedError
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(torch, nn.Linear, torch.relu, nn.functional.gelu, len, dict, collections.OrderedDict),
+        *(type(None), types.FunctionType, torch._C._get_tracing_state, Color, Color.RED),
+    ],
+    ids=repr,
+)
+def test_a_reference_leads_to_its_object(value):
+    assert reference_to(value).resolve() is value
+
+
+@pytest.mark.parametrize("value", [lambda x: x, nn.Linear(1, 1), object()], ids=type)
+def test_an_object_without_a_name_has_no_reference(value):
+    with pytest.raises(UnsupportedError):
+        reference_to(value)
+
+
+def test_a_name_that_leads_to_another_object_is_no_reference():
+    def replaced(x):
+        return x
+
+    replaced.__module__, replaced.__qualname__ = "torch", "relu"
+    with pytest.raises(UnsupportedError):
+        reference_to(replaced)
+
+
+@pytest.mark.parametrize(
+    "value", [1, 2.5, "a", None, ..., (1, [2, {"k": {3}}]), slice(1, None), range(3), torch.int8]
+)
+def test_constants(value):
+    assert is_constant(value) and same_constant(value, value)
+
+
+def test_constants_of_other_types_differ():
+    assert not is_constant([object()])
+    assert not same_constant(1, True) and not same_constant([1], [1.0])
+    assert not same_constant({"a": 1}, {"a": 1, "b": 2})
+    assert same_constant(float("nan"), float("nan"))
+
+
+def test_digests_of_code_tell_what_it_does():
+    def define(text):
+        scope: dict = {}
+        exec(text, scope)
+        return scope["f"].__code__
+
+    same = [define("def f(x): return x + 1"), define("\n\ndef f(x): return x + 1")]
+    others = ["def f(x): return x + 2", "def f(y): return y + 1", "def f(x): return x - 1"]
+    digests = {code_digest(define(text)) for text in others}
+    assert code_digest(same[0]) == code_digest(same[1])
+    assert len(digests) == 3 and code_digest(same[0]) not in digests
+
+
+def test_source_written_since_the_process_began_is_not_trusted(tmp_path):
+    path = tmp_path / "late.py"
+    path.write_text("def f(x):\n    return x\n")
+    spec = importlib.util.spec_from_file_location("late", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with pytest.raises(UnsupportedError, match="was written after"):
+        source_files([module.f.__code__], [])
+    early = process_start() - 10
+    os.utime(path, (early, early))
+    assert list(source_files([module.f.__code__], [])) == [str(path)]
+
+
+def test_code_without_a_file_is_not_trusted():
+    scope: dict = {}
+    exec("def f(x): return x", scope)
+    with pytest.raises(UnsupportedError, match="no file"):
+        source_files([scope["f"].__code__], [])
+
+
+def test_files_of_torch_are_left_out():
+    assert source_files([nn.Linear.forward.__code__], [reference_to(nn.Linear)]) == {}
