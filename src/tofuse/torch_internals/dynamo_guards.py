@@ -13,6 +13,8 @@ from tofuse.torch_internals.dispatch import KEEPING
 from tofuse.torch_internals.dynamo import GuardFilterEntry
 from tofuse.torch_internals.private_names import always, private
 
+MISSING = object()
+
 
 class _CacheEntry(Protocol):
     code: CodeType
@@ -85,12 +87,13 @@ def guard_expression(guard: GuardFilterEntry) -> str:
     return str(guard.orig_guard.name)
 
 
-def guard_argument(guard: GuardFilterEntry, name: str) -> object:
+def guard_argument(guard: GuardFilterEntry, name: str, default: object = MISSING) -> object:
     """Return an argument of a guard, such as the key that a dict must contain.
 
-    Raises UnsupportedError if torch does not say it.
+    Raises UnsupportedError if torch does not say it, and there is no default.
     """
     words: Mapping[str, object] = getattr(guard.orig_guard.create_fn, "keywords", {})
-    if name not in words:
+    value = words.get(name, default)
+    if value is MISSING:
         raise UnsupportedError(f"a guard of type {guard.guard_type} without {name!r}")
-    return words[name]
+    return value

@@ -257,9 +257,16 @@ def _match_contained(writer: _Writer, guard: GuardFilterEntry) -> None:
 
 
 def _match_attribute(writer: _Writer, guard: GuardFilterEntry) -> None:
-    name, value = str(guard_argument(guard, "attr")), writer.value(guard_expression(guard))
-    word = "not " if getattr(guard.value, name, MISSING) is MISSING else ""
-    writer.require(f"{word}hasattr({value}, {name!r})")
+    name, expression = guard_argument(guard, "attr", None), guard_expression(guard)
+    if name is None:  # torch 2.11 guards on the attribute, not on its object
+        name, is_there = expression.rpartition(".")[2], guard.has_value
+        expression = expression.removesuffix(f".{name}")
+        if not name.isidentifier() or expression == guard_expression(guard):
+            raise UnsupportedError(f"a guard on the attribute {guard_expression(guard)}")
+    else:
+        is_there = getattr(guard.value, str(name), MISSING) is not MISSING
+    word = "" if is_there else "not "
+    writer.require(f"{word}hasattr({writer.value(expression)}, {name!r})")
 
 
 def _match_no_attribute(writer: _Writer, guard: GuardFilterEntry) -> None:
