@@ -80,3 +80,9 @@ def nothing_is_read_outside_of_operands(monkeypatch):
     with check_all_accesses(monkeypatch) as found:
         yield
     assert not found, found[:5]
+
+
+@pytest.fixture
+def empty_cache_on_disk(monkeypatch, tmp_path):
+    """Nothing that an earlier test has captured runs without Dynamo."""
+    monkeypatch.setenv("TOFUSE_CACHE_DIR", str(tmp_path))

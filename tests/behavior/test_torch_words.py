@@ -111,7 +111,7 @@ def test_a_patch_of_dynamos_options(way):
 
 
 @pytest.mark.skipif(LACKS_WORDS, reason="this torch.compile has no recompile_limit")
-def test_a_limit_of_programs(way):
+def test_a_limit_of_programs(way, empty_cache_on_disk):
     rows = [torch.randn(n, 3) for n in (5, 7, 9, 11)]
     assert count_programs(way, rows, dynamic=False, recompile_limit=2) == 2
 

@@ -31,7 +31,7 @@ def causes():
 
 
 @pytest.fixture
-def x(fresh_dynamo):
+def x(fresh_dynamo, empty_cache_on_disk):
     torch._dynamo.utils.guard_failures.clear()
     return torch.randn(4, 5)
 

@@ -34,9 +34,11 @@ class WarmStart:
         self, args: Sequence[object], kwargs: Mapping[str, object]
     ) -> Callable[..., object] | None:
         """Return what runs a call; None if no earlier process has compiled it."""
-        for code, run in self.bound:
-            if code.check(args, kwargs):
-                return run
+        for k, entry in enumerate(self.bound):
+            if entry[0].check(args, kwargs):
+                if k:  # the kind of the last call is checked first
+                    self.bound = [entry, *(e for e in self.bound if e is not entry)]
+                return entry[1]
         function = self.context.record.function
         if not isinstance(function, FunctionType):
             return None
@@ -50,7 +52,7 @@ class WarmStart:
         self.kinds.add(kind)
         if len(self.kinds) >= MAX_KINDS:
             self.stored = []
-        for k, stored in enumerate(self.stored):
+        for stored in self.stored:
             try:
                 bound = stored[0].bind(function, args, kwargs)
                 program = None if bound is None else restore_program(stored[1], self.context)
@@ -59,8 +61,8 @@ class WarmStart:
                 continue
             if bound is not None and program is not None:
                 run = bound.run_with(program)
-                self.bound.append((bound, run))
-                del self.stored[k]
+                self.bound = [(bound, run), *self.bound]
+                self.stored = [x for x in self.stored if x is not stored]
                 return run
         return None
 
