@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch._dynamo.utils import counters
 
 import tofuse
+from tests.support.warm import backward, captures, compile_again, leaves
 
 SCALE = 2.0
 SETTINGS = {"activation": "relu", "scale": 3.0}
@@ -115,42 +115,14 @@ def options(tmp_path, fresh_dynamo):
     globals()["SCALE"], Scaled.factor = scale, factor
 
 
-def _captures():
-    """How many functions Dynamo has captured since the last call."""
-    count = counters["frames"]["total"]
-    counters.clear()
-    return count
-
-
-def _compile_again(target, options, *args, **kwargs):
-    """The target as a later process compiles it, after a first one has run a call."""
-    first = tofuse.compile(copy.deepcopy(target), **options)
-    results = first(*args, **kwargs)
-    _backward(results)
-    _captures()
-    return tofuse.compile(target, **options)
-
-
-def _leaves(results):
-    if isinstance(results, Results):
-        return [results.value]
-    return torch.utils._pytree.tree_leaves(results)
-
-
-def _backward(results):
-    tensors = [x for x in _leaves(results) if isinstance(x, torch.Tensor) and x.requires_grad]
-    if tensors:
-        torch.stack([t.sum() for t in tensors]).sum().backward()
-
-
 @pytest.mark.parametrize("is_running", [False, True])
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__[1:])
 def test_a_change_of_what_the_program_reads_is_seen(change, is_running, options):
     module, x = Scaled(), torch.randn(4, 8)
-    warm = _compile_again(module, options, x)
+    warm = compile_again(module, options, x)
     if is_running:
-        _backward(warm(x))
-        assert not _captures()
+        backward(warm(x))
+        assert not captures()
     change(module)
     x = x.double() if change is _dtype else x
     reference = copy.deepcopy(module)
@@ -207,34 +179,34 @@ def test_calls_of_any_kind_run_without_dynamo(name, options):
     # eager rounds each op
     rtol, atol = (2e-2, 2e-2) if name == "bfloat16" else (1e-5, 1e-6)
     args, kwargs = make()
-    warm = _compile_again(function, options, *copy.deepcopy(args), **kwargs)
+    warm = compile_again(function, options, *copy.deepcopy(args), **kwargs)
     ours, theirs = copy.deepcopy(args), copy.deepcopy(args)
     for _ in range(2):
         torch.testing.assert_close(
-            _leaves(warm(*ours, **kwargs)),
-            _leaves(function(*theirs, **kwargs)),
+            leaves(warm(*ours, **kwargs)),
+            leaves(function(*theirs, **kwargs)),
             rtol=rtol,
             atol=atol,
         )
         torch.testing.assert_close(ours, theirs)
-    assert not _captures()
+    assert not captures()
 
 
 def test_a_dataclass_is_returned(options):
     x = torch.randn(3)
-    assert isinstance(_compile_again(_dataclass, options, x)(x), Results)
+    assert isinstance(compile_again(_dataclass, options, x)(x), Results)
 
 
 @pytest.mark.parametrize("sizes", [(3, 8), (1, 8), (0, 8)])
 def test_another_kind_of_call_is_captured(sizes, options):
     module = nn.Sequential(nn.Linear(8, 4), nn.GELU())
-    warm = _compile_again(module, options, torch.randn(5, 8))
+    warm = compile_again(module, options, torch.randn(5, 8))
     x = torch.randn(sizes)
     torch.testing.assert_close(warm(x), module(x))
-    assert _captures() == 1
+    assert captures() == 1
     with torch.no_grad():
         torch.testing.assert_close(warm(torch.ones(5, 8)), module(torch.ones(5, 8)))
-    assert _captures() == 1
+    assert captures() == 1
 
 
 def test_programs_of_several_calls_are_kept(options):
@@ -242,16 +214,16 @@ def test_programs_of_several_calls_are_kept(options):
     kinds = [torch.randn(5, 8), torch.randn(6, 8, 8)]
     first = tofuse.compile(module, dynamic=False, **options)
     for x in kinds:
-        _backward(first(x))
+        backward(first(x))
     with torch.no_grad():
         first(kinds[0])
-    _captures()
+    captures()
     later = tofuse.compile(module, dynamic=False, **options)
     for x in kinds:
         torch.testing.assert_close(later(x), module(x))
     with torch.no_grad():
         torch.testing.assert_close(later(kinds[0]), module(kinds[0]))
-    assert not _captures()
+    assert not captures()
 
 
 def test_the_same_masks_are_drawn(options):
@@ -259,20 +231,20 @@ def test_the_same_masks_are_drawn(options):
     first = tofuse.compile(module, **options)
     torch.manual_seed(3)
     expected = first(x)
-    _backward(expected)
-    warm = _compile_again(module, options, x)
+    backward(expected)
+    warm = compile_again(module, options, x)
     torch.manual_seed(3)
     assert torch.equal(warm(x), expected)
-    assert not _captures()
+    assert not captures()
 
 
 def test_second_derivatives_are_eagers(options):
     function = lambda x: (x.sin() * x).sum()  # noqa: E731
     x = torch.randn(5, requires_grad=True)
-    warm = _compile_again(function, options, x)
+    warm = compile_again(function, options, x)
     (gradient,) = torch.autograd.grad(warm(x), x, create_graph=True)
     (second,) = torch.autograd.grad(gradient.sum(), x)
-    assert not _captures()
+    assert not captures()
     (expected,) = torch.autograd.grad(
         torch.autograd.grad(function(x), x, create_graph=True)[0].sum(), x
     )
@@ -280,7 +252,7 @@ def test_second_derivatives_are_eagers(options):
 
 
 def test_modes_see_the_operators(options):
-    warm = _compile_again(_dataclass, options, torch.randn(4))
+    warm = compile_again(_dataclass, options, torch.randn(4))
     warm(torch.randn(4))
     rows = torch.randn(3, 4)
     torch.testing.assert_close(
@@ -289,7 +261,7 @@ def test_modes_see_the_operators(options):
 
 
 def test_a_stance_of_torch_holds(options):
-    warm = _compile_again(_dataclass, options, torch.randn(4))
+    warm = compile_again(_dataclass, options, torch.randn(4))
     x = torch.randn(4)
     warm(x)
     seen: list[str] = []
@@ -312,7 +284,7 @@ def test_names_of_a_program_are_removed_with_it(options):
 
     gc.collect()
     before = names()
-    warm = _compile_again(_dataclass, options, torch.randn(4))
+    warm = compile_again(_dataclass, options, torch.randn(4))
     warm(torch.randn(4))
     assert len(names()) > len(before)
     del warm
@@ -322,7 +294,7 @@ def test_names_of_a_program_are_removed_with_it(options):
 
 def test_arguments_that_are_one_tensor(options):
     function = lambda x, y: (x * y).exp()  # noqa: E731
-    warm = _compile_again(function, options, torch.randn(3), torch.randn(3))
+    warm = compile_again(function, options, torch.randn(3), torch.randn(3))
     x = torch.randn(3)
     torch.testing.assert_close(warm(x, x), function(x, x))
     y = torch.randn(6)
@@ -334,7 +306,7 @@ def test_written_arguments_that_overlap(options):
         x.mul_(2)
         return x.sin() + y
 
-    warm = _compile_again(doubled, options, torch.randn(4, 4), torch.randn(4))
+    warm = compile_again(doubled, options, torch.randn(4, 4), torch.randn(4))
     ours = torch.randn(4, 4)
     theirs = ours.clone()
     torch.testing.assert_close(warm(ours, ours[0]), doubled(theirs, theirs[0]))
@@ -348,9 +320,9 @@ def test_functions_with_graph_breaks_are_captured_again(options):
         return y.cos() * 2
 
     x = torch.randn(5)
-    warm = _compile_again(broken, options, x)
+    warm = compile_again(broken, options, x)
     torch.testing.assert_close(warm(x), broken(x))
-    assert _captures()
+    assert captures()
 
 
 def test_a_global_variable_is_written(options):
@@ -359,6 +331,6 @@ def test_a_global_variable_is_written(options):
         SCALE = SCALE + 1
         return x * 2 + SCALE
 
-    warm = _compile_again(counting, options, torch.ones(2))
+    warm = compile_again(counting, options, torch.ones(2))
     before = SCALE
     torch.testing.assert_close(warm(torch.ones(2)), torch.full((2,), before + 3))

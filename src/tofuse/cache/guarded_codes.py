@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import FunctionType, MethodType
 
 from tofuse.cache.programs import source_digest
+from tofuse.capture.dynamo.graph_breaks import WRAPPER_FILE
 from tofuse.capture.dynamo.guarded_code import GuardedCode
 from tofuse.capture.dynamo.overlap_guard import OverlapGuard
 from tofuse.capture.dynamo.references import code_digest
@@ -28,9 +29,9 @@ log = logging.getLogger(__name__)
 class StoredProgram:
     """A program on disk.
 
-    `identity` is its key, without the options. `torch_state` and `calls` are what its fingerprint
-    was made of. Eager runs the pickled `graph` for some calls: those that `overlaps` accepts, and
-    others.
+    `identity` is its key, without the options. `torch_state` and `calls` are parts of its
+    fingerprint. `graph` is the pickled FX graph. PyTorch runs it if `overlaps` accepts a call, if a
+    mode must see the operators, and for second derivatives.
     """
 
     identity: tuple[str, ...]
@@ -44,7 +45,7 @@ StoredCode = tuple[GuardedCode, StoredProgram]
 
 
 def load_codes(function: FunctionType, config: Config) -> list[StoredCode]:
-    """Return what is kept of a function, the newest first."""
+    """Return the guarded codes of a function that are on disk, the newest first."""
     store, key = store_of(config), _key(function, config)
     text = store.get(KIND, key)
     if text is None:
@@ -58,7 +59,7 @@ def load_codes(function: FunctionType, config: Config) -> list[StoredCode]:
 
 
 def store_code(function: FunctionType, stored: StoredCode, config: Config) -> None:
-    """Keep guarded code of a function."""
+    """Write guarded code of a function to disk, beside the function's other codes."""
     kind = stored[0].kind_of_call
     others = [x for x in load_codes(function, config) if x[0].kind_of_call != kind]
     try:
@@ -76,11 +77,12 @@ def _key(function: FunctionType, config: Config) -> Sequence[str]:
 
 
 def _identity(function: FunctionType) -> Iterator[str]:
-    """Yield names and digests of a function; for a wrapper of ours, those of its method."""
+    """Yield the name and digest of a function, and the method that a wrapper of ours calls."""
     yield f"{function.__module__}.{function.__qualname__} {code_digest(function.__code__)}"
-    for cell in function.__closure__ or ():  # see `with_unique_code`
+    if function.__code__.co_filename != WRAPPER_FILE:
+        return
+    for cell in function.__closure__ or ():
         method = cell.cell_contents
-        if isinstance(method, MethodType) and isinstance(method.__func__, FunctionType):
-            yield from _identity(method.__func__)
+        if isinstance(method, MethodType):
             owner = type(method.__self__)
-            yield f"{owner.__module__}.{owner.__qualname__}"
+            yield f"{owner.__module__}.{owner.__qualname__} {method.__func__.__qualname__}"

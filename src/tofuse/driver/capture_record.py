@@ -37,7 +37,3 @@ class CaptureRecord:
     def set_guards(self, guards: Sequence[GuardFilterEntry]) -> None:
         """Record the guards of a program."""
         self.guards = guards
-
-
-def discard_guards(guards: Sequence[GuardFilterEntry]) -> None:
-    """Discard the guards of a program that is not kept on disk."""

@@ -19,10 +19,9 @@ from tofuse.capture.dynamo.code_objects import with_unique_code
 from tofuse.capture.dynamo.hook_guards import GuardFilter, recompile_for_hooks
 from tofuse.capture.trace.traced import Traced
 from tofuse.config import Config
-from tofuse.driver.capture_record import discard_guards
 from tofuse.driver.compile_graph import compile_graph
 from tofuse.driver.compile_program import compile_program
-from tofuse.driver.context import CompileContext, make_context
+from tofuse.driver.context import CompileContext, discard_report, make_context
 from tofuse.driver.fork import register_fork_handlers
 from tofuse.driver.hand_back import hand_back
 from tofuse.driver.pipeline import run_traced_passes
@@ -66,7 +65,7 @@ def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-
         return _jit(function, context, guards)
 
     kept = is_cacheable(context.config) and not context.reports
-    observe = context.record.set_guards if kept else discard_guards
+    observe = context.record.set_guards if kept else discard_report
     compiled = recompile_for_hooks(compile_with, observe)
     if kept:
         compiled = update_compiled_wrapper(warm_start(compiled, target, context), compiled)

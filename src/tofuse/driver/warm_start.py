@@ -33,7 +33,7 @@ class WarmStart:
     def find(
         self, args: Sequence[object], kwargs: Mapping[str, object]
     ) -> Callable[..., object] | None:
-        """Return what runs a call; None if no earlier process has compiled it."""
+        """Return the function that runs a call without Dynamo; None if no guards hold for it."""
         for k, entry in enumerate(self.bound):
             if entry[0].check(args, kwargs):
                 if k:  # the kind of the last call is checked first
@@ -67,7 +67,7 @@ class WarmStart:
         return None
 
     def keep(self) -> None:
-        """Keep what Dynamo has captured in the last call on disk, if another process can run it."""
+        """Write the last capture of Dynamo to disk, if another process can run it."""
         record = self.context.record
         function = record.function
         if record.guards is None or not isinstance(function, FunctionType):
@@ -85,9 +85,10 @@ class WarmStart:
 
 
 def warm_start(compiled: Callable[P, R], owner: object, context: CompileContext) -> Callable[P, R]:
-    """Return a function that runs what is on disk, and else `compiled`, whose captures it keeps.
+    """Return a function that runs guarded code from disk if its guards hold for a call.
 
-    `owner` is the compiled module or function.
+    Other calls run `compiled`; what Dynamo captures in them is written to disk. `owner` is the
+    compiled module or function.
     """
     codes, record = WarmStart(owner, context), context.record
 

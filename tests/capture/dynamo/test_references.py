@@ -31,13 +31,15 @@ class Color(enum.Enum):
         *(torch, nn.Linear, torch.relu, nn.functional.gelu, len, dict, collections.OrderedDict),
         *(type(None), types.FunctionType, torch._C._get_tracing_state, Color, Color.RED),
     ],
-    ids=repr,
+    ids=lambda value: getattr(value, "__name__", None),
 )
 def test_a_reference_leads_to_its_object(value):
     assert reference_to(value).resolve() is value
 
 
-@pytest.mark.parametrize("value", [lambda x: x, nn.Linear(1, 1), object()], ids=type)
+@pytest.mark.parametrize(
+    "value", [lambda x: x, nn.Linear(1, 1), object()], ids=["a lambda", "a module", "an object"]
+)
 def test_an_object_without_a_name_has_no_reference(value):
     with pytest.raises(UnsupportedError):
         reference_to(value)

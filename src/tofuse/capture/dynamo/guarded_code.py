@@ -8,7 +8,7 @@ import marshal
 import pickle
 import re
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 
@@ -25,7 +25,7 @@ from tofuse.capture.dynamo.portable_guards import (
 )
 from tofuse.capture.dynamo.references import (
     Reference,
-    code_digest,
+    code_place,
     digest_file,
     reference_to,
     source_files,
@@ -35,15 +35,11 @@ from tofuse.torch_internals.dispatch import TensorGuards, has_saved_tensor_hooks
 from tofuse.torch_internals.dynamo import GuardFilterEntry
 from tofuse.torch_internals.dynamo_guards import GlobalStateGuard, is_stance_default, state_text
 
-PROGRAM = re.compile(r"__compiled_fn_")  # Dynamo's names for the program,
-MODULE = re.compile(r"__import_")  # a module,
-OBJECT = re.compile(r"_\d+_c\d+")  # an object,
-BUILTINS = re.compile(r"__builtins_dict__")  # the built-in functions,
-RESUMED = re.compile(r"__resume_at_")  # and what follows a graph break
-Global = object
+PROGRAM = re.compile(r"__compiled_fn_.*")  # Dynamo's names for the program,
+ALIAS = re.compile(r"__import_.*|__builtins_dict__.*|\w*_\d+_c\d+")  # an object that is there,
+ADDED = re.compile(r"__.*(?<!__)")  # and for others, such as what follows a graph break
 NUMBERS = itertools.count()  # of functions that run bytecode
 Check = Callable[..., tuple[torch.Tensor, ...] | None]
-MISMATCH = (LookupError, AttributeError, TypeError)  # objects that a check reads are not there
 
 
 @dataclass(frozen=True)
@@ -88,13 +84,14 @@ class GuardedCode:
                 return None
             if tuple(map(tensor_meta, tensors)) != self.tensors:
                 return None
-        except (*MISMATCH, UnsupportedError):
+        except Exception:  # objects that the guards read are others, or are not there
             return None
         guard = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
         if not guard.check(*tensors):  # two are the same
             return None
         code = marshal.loads(self.bytecode)
-        return BoundCode(function, code, extra, check, has_hooks, guard, state.check)
+        signature = _signature(function)
+        return BoundCode(function, code, extra, check, has_hooks, guard, state.check, signature)
 
     def _bind_guards(
         self, function: FunctionType, args: Sequence[object], kwargs: Mapping[str, object]
@@ -111,7 +108,7 @@ class GuardedCode:
         places = [k for k, x in enumerate(objects) if isinstance(x, CodeMatch)]
         for k, code in zip(places, codes(*args, **kwargs), strict=True):
             match = objects[k]
-            if not isinstance(match, CodeMatch) or code_digest(code) != match.digest:
+            if not isinstance(match, CodeMatch) or code_place(code) != match.place:
                 raise LookupError("other code than was traced")
             objects[k] = code
         check, has_hooks, _ = _with_defaults(scope["bind"](*context, objects), function)
@@ -129,11 +126,14 @@ class BoundCode:
     has_hooks: Callable[..., bool]
     tensor_guards: TensorGuards
     same_state: Callable[[], bool]
+    signature: tuple[object, ...]
     checked_hook_id: int = -1
 
     def check(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Return whether the guards hold for a call."""
         if not self.same_state() or _is_watched():
+            return False
+        if any(a is not b for a, b in zip(_signature(self.function), self.signature, strict=True)):
             return False
         try:
             tensors = self.guards(*args, **kwargs)
@@ -143,7 +143,7 @@ class BoundCode:
                 if self.has_hooks(*args, **kwargs):
                     return False
                 self.checked_hook_id = RemovableHandle.next_id
-        except MISMATCH:
+        except Exception:  # objects that the guards read are others, or are not there
             return False
         return True
 
@@ -185,7 +185,7 @@ def guarded_code(
     if _is_watched():
         raise UnsupportedError("a mode sees the call")
     module = function.__globals__
-    aliases = {k: v for k, v in module.items() if MODULE.match(k) or OBJECT.fullmatch(k)}
+    aliases = {k: v for k, v in module.items() if ALIAS.fullmatch(k)}
     extra = {name: _alias(name, module) for name in sorted({*_added_names(bytecode, module)})}
     if list(extra.values()).count(None) != 1:
         raise UnsupportedError("the function runs several programs, or none")
@@ -207,7 +207,12 @@ def guarded_code(
     )
 
 
-def _remove(module: dict[str, Global], names: Sequence[str]) -> None:
+def _signature(function: FunctionType) -> tuple[object, ...]:
+    """Return a function's code and default arguments, which may be assigned."""
+    return function.__code__, function.__defaults__, function.__kwdefaults__
+
+
+def _remove(module: MutableMapping[str, object], names: Sequence[str]) -> None:
     for name in names:
         module.pop(name, None)
 
@@ -231,12 +236,10 @@ def _is_watched() -> bool:
 
 def _alias(name: str, module: Mapping[str, object]) -> Reference | None:
     """Return the reference to what Dynamo has added under a name; None for the program."""
-    if PROGRAM.match(name):
+    if PROGRAM.fullmatch(name):
         return None
-    if BUILTINS.match(name):
-        return Reference("builtins", "__dict__")
-    if RESUMED.match(name):
-        raise UnsupportedError("the function has a graph break")
+    if not ALIAS.fullmatch(name):
+        raise UnsupportedError(f"the bytecode reads {name}, such as after a graph break")
     return reference_to(module[name])
 
 
@@ -247,7 +250,7 @@ def _added_names(code: CodeType, module: Mapping[str, object]) -> Iterator[str]:
         if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             raise UnsupportedError(f"the function writes the global variable {name}")
         if instruction.opname == "LOAD_GLOBAL" and any(
-            kind.match(name) for kind in (PROGRAM, MODULE, OBJECT, BUILTINS, RESUMED)
+            kind.fullmatch(name) for kind in (PROGRAM, ALIAS, ADDED)
         ):
             yield name
     for constant in code.co_consts:

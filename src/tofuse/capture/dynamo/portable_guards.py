@@ -15,7 +15,7 @@ import torch
 from tofuse.capture.dynamo.hook_guards import NO_HOOKS_GUARD
 from tofuse.capture.dynamo.references import (
     Reference,
-    code_digest,
+    code_place,
     is_constant,
     reference_to,
 )
@@ -24,6 +24,7 @@ from tofuse.torch_internals.dynamo import GuardFilterEntry
 from tofuse.torch_internals.dynamo_guards import guard_argument, guard_expression
 
 BUILTINS = ("type", "list", "dict", "tuple", "set", "frozenset", "len")  # of guards' expressions
+RESERVED = re.compile(rf"_part\d+|_object\d+|cells|module_globals|hasattr|{'|'.join(BUILTINS)}")
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 MARK = re.compile("_dynamo_.*(dynamic|unbacked)_indices")  # attributes, as of mark_dynamic
 MISSING = object()
@@ -32,23 +33,24 @@ INLINE = (bool, int, str, bytes, type(None))  # constants whose text is in the f
 
 @dataclass(frozen=True)
 class TensorMeta:
-    """What guards require of a tensor."""
+    """What guards require of a tensor, and what the program's fingerprint says of it."""
 
     type: Reference
     dtype: torch.dtype
     device: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    storage_offset: int
     requires_grad: bool
     is_leaf: bool
 
 
 @dataclass(frozen=True)
 class CodeMatch:
-    """A code object that must do the same; `expression` leads to it."""
+    """A code object that must be that of `place`; `expression` leads to it. See `code_place`."""
 
     expression: str
-    digest: str
+    place: str
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,8 @@ class PortableGuards:
     The source defines `bind(cells, module_globals, objects)`, which returns three functions with
     the parameters of the compiled one. `check` returns the guarded tensors, or None if the call is
     of another kind; `has_hooks` returns whether a module has got a hook that was not there; `codes`
-    returns the code objects to which the `CodeMatch`es among the objects lead. They raise
-    LookupError, AttributeError or TypeError for calls whose objects have other parts.
+    returns the code objects to which the `CodeMatch`es among the objects lead. They raise an error
+    for calls whose objects have other parts.
     """
 
     source: str
@@ -81,6 +83,7 @@ def tensor_meta(tensor: object) -> TensorMeta:
         str(tensor.device),
         tuple(tensor.shape),
         tensor.stride(),
+        int(tensor.storage_offset()),
         tensor.requires_grad,
         tensor.is_leaf,
     )
@@ -120,9 +123,16 @@ def portable_guards(
     return PortableGuards("\n".join(lines), tuple(checks.objects), metas)
 
 
+def _parameter_names(code: CodeType) -> Sequence[str]:
+    """Return the names of a code object's parameters."""
+    flags = (VARARGS, VARKEYWORDS)
+    count = code.co_argcount + code.co_kwonlyargcount + sum(bool(code.co_flags & f) for f in flags)
+    return code.co_varnames[:count]
+
+
 def _parameters(code: CodeType) -> str:
     """Return the text of a code object's parameters, without default values."""
-    names = iter(code.co_varnames)
+    names = iter(_parameter_names(code))
     positional = [next(names) for _ in range(code.co_argcount)]
     keywords = [next(names) for _ in range(code.co_kwonlyargcount)]
     if code.co_posonlyargcount:
@@ -146,14 +156,14 @@ class _Writer:
 
     def __init__(self, code: CodeType, aliases: Mapping[str, object]) -> None:
         self.code, self.aliases = code, aliases
-        self.locals = frozenset(code.co_varnames)
+        self.locals = frozenset(_parameter_names(code))
         self.lines: list[str] = []
         self.parts: dict[str, str] = {}  # the variable that holds a part, by the part's text
         self.objects: list[object] = []
         self.names: dict[str, str] = {}
         self.tensors: dict[str, torch.Tensor] = {}
-        if self.locals & {*BUILTINS, "cells", "module_globals"}:
-            raise UnsupportedError("a parameter has the name of a built-in function")
+        if any(map(RESERVED.fullmatch, self.locals)):
+            raise UnsupportedError("a parameter has the name of a built-in function, or of ours")
 
     def line(self, text: str) -> None:
         """Add a line, unless the function has it."""
@@ -175,7 +185,7 @@ class _Writer:
 
     def literal(self, value: object) -> str:
         """Return the text of a constant, or the name of the object that it is kept as."""
-        if type(value) in INLINE or (type(value) is float and math.isfinite(value)):
+        if type(value) in INLINE or (type(value) is float and value and math.isfinite(value)):
             return repr(value)
         return self.compared(value)
 
@@ -214,8 +224,6 @@ class _Writer:
     def _global(self, name: str) -> str:
         if name in self.aliases:
             return self.compared(reference_to(self.aliases[name]))
-        if name.startswith(BUILTINS_DICT):
-            return self.compared(Reference("builtins", "__dict__"))
         return self._part(f"module_globals[{name!r}]")
 
     def _part(self, text: str) -> str:
@@ -224,9 +232,6 @@ class _Writer:
             name = self.parts[text] = f"_part{len(self.parts)}"
             self.lines.append(f"{name} = {text}")
         return name
-
-
-BUILTINS_DICT = "__builtins_dict__"  # the start of Dynamo's name for the built-in functions
 
 
 def _match_type(writer: _Writer, guard: GuardFilterEntry) -> None:
@@ -278,7 +283,7 @@ def _match_value(writer: _Writer, guard: GuardFilterEntry) -> None:
     """Require a constant of the same type and value, or the same object."""
     expression, value = guard_expression(guard), guard.value
     if isinstance(value, CodeType):
-        match = writer.compared(CodeMatch(expression, code_digest(value)))
+        match = writer.compared(CodeMatch(expression, code_place(value)))
         writer.require(f"{writer.value(expression)} is {match}")
     elif value is None or isinstance(value, (bool, type(...))):
         writer.require(f"{writer.value(expression)} is {writer.literal(value)}")
@@ -286,12 +291,12 @@ def _match_value(writer: _Writer, guard: GuardFilterEntry) -> None:
         text, literal = writer.value(expression), writer.literal(value)
         same = writer.compared(Reference(is_constant.__module__, "same_constant"))
         writer.require(
-            f"{text} == {literal} and type({text}) is {writer.compared(reference_to(type(value)))}"
+            f"type({text}) is {writer.compared(reference_to(type(value)))} and {text} == {literal}"
             if type(value) in (int, str, float) and literal == repr(value)
             else f"{same}({text}, {literal})"
         )
     elif isinstance(value, FunctionType) and guard.guard_type == "CLOSURE_MATCH":
-        match = writer.compared(CodeMatch(f"{expression}.__code__", code_digest(value.__code__)))
+        match = writer.compared(CodeMatch(f"{expression}.__code__", code_place(value.__code__)))
         writer.require(f"{writer.value(f'{expression}.__code__')} is {match}")
     else:
         reference = writer.compared(reference_to(value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import enum
 import functools
 import hashlib
@@ -10,7 +11,7 @@ import sys
 import sysconfig
 import time
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -18,7 +19,7 @@ from types import CodeType, ModuleType
 
 import torch
 
-from tofuse.config import PACKAGE
+from tofuse.capture.fx.location import is_library_file
 from tofuse.errors import UnsupportedError
 
 LITERALS = (bool, int, float, complex, str, bytes, type(None), type(...))
@@ -52,6 +53,8 @@ def reference_to(value: object) -> Reference:
     elif isinstance(value, enum.Enum):
         owner = type(value)
         found = Reference(owner.__module__, f"{owner.__qualname__}.{value.name}")
+    elif value is vars(builtins):
+        return Reference("builtins", "__dict__")
     elif isinstance(value, type) and value in UNNAMED_TYPES:
         found = Reference("types", UNNAMED_TYPES[value])
     else:
@@ -101,16 +104,24 @@ def is_constant(value: object) -> bool:
 
 
 def same_constant(a: object, b: object) -> bool:
-    """Return whether two constants have equal types and values; NaN equals itself."""
+    """Return whether two constants are of one type and have the same bits: 0.0 is not -0.0."""
     if type(a) is not type(b):
         return False
     if isinstance(a, (float, complex)):
-        return a == b or (a != a and b != b)
+        return repr(a) == repr(b)
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
         return len(a) == len(b) and all(map(same_constant, a, b))
     if isinstance(a, dict) and isinstance(b, dict):
         return same_constant(list(a.items()), list(b.items()))
     return a == b
+
+
+def code_place(code: CodeType) -> str:
+    """Return the file, line and digest of a code object.
+
+    Equal code in two files may read other global variables.
+    """
+    return f"{code.co_filename}:{code.co_firstlineno} {code_digest(code)}"
 
 
 def code_digest(code: CodeType) -> str:
@@ -157,9 +168,9 @@ def source_files(codes: Iterable[CodeType], references: Iterable[Reference]) -> 
 
 def _is_released(file: str) -> bool:
     """Return whether a file belongs to Python, torch or tofuse."""
-    if "site-packages" in file or "dist-packages" in file:
-        return file.startswith(RELEASED)
-    return file.startswith((*RELEASED, sysconfig.get_path("stdlib")))
+    is_installed = "site-packages" in file or "dist-packages" in file
+    of_python = file.startswith(sysconfig.get_path("stdlib")) and not is_installed
+    return of_python or is_library_file(file)
 
 
 def _modules(references: Iterable[Reference]) -> Iterable[str]:
@@ -202,12 +213,4 @@ def process_start() -> float:
 
 IMPORTED = time.time()
 ROUNDING = 0.05  # seconds: of the start; Python reads a file later
-RELEASED = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, PACKAGE / "_"))
-
-
 DATACLASS = "__create_fn__.<locals>."  # of the code that `dataclasses` generates, from Python 3.11
-
-
-def resolve_all(references: Sequence[Reference]) -> tuple[object, ...]:
-    """Return the objects of references. Raises LookupError or AttributeError if one is missing."""
-    return tuple(reference.resolve() for reference in references)
