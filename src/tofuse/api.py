@@ -15,6 +15,7 @@ from tofuse.cache.programs import is_cacheable
 from tofuse.capture.dynamo.code_objects import with_unique_code
 from tofuse.capture.dynamo.graph_breaks import record_graph_breaks
 from tofuse.config import Option, make_config
+from tofuse.driver.background import QUEUE
 from tofuse.driver.compile import check_callable, compile_target
 from tofuse.driver.compile_program import compile_program
 from tofuse.driver.context import make_context
@@ -51,6 +52,8 @@ def compile(target=None, **options):  # type: ignore[no-untyped-def]  # the over
     `tofuse.config.Config`. The first call compiles; calls with new dtypes, devices or (unless
     `dynamic`) shapes compile again. A program of `torch.export.export` counts as its
     module. Without a target, return a decorator: `@tofuse.compile(dynamic=True)`.
+
+    With `background`, first calls run in eager while another process compiles; see `wait`.
 
     Raises TypeError if the target is not callable, OptionError for an unknown option, and
     UnsupportedError for a torch release before 2.11.
@@ -106,7 +109,7 @@ def export(
     if not path:
         raise OptionError("export needs the path of the file: export(model, args, 'model.tofuse')")
     config = make_config({**options, "strict": True})
-    if not is_cacheable(replace(config, strict=False)):
+    if not is_cacheable(replace(config, strict=False)) or config.background:
         raise OptionError("export takes the options precision and memory_budget only")
     export_program(
         target,
@@ -167,6 +170,25 @@ def explain(
         return report
 
     return run
+
+
+def wait(timeout: float | None = None) -> bool:
+    """Wait until no compilation runs in the background; return whether none runs.
+
+    `timeout` is in seconds; None waits without limit. The next call of each function then runs its
+    compiled code. Compilations that have not begun, such as those of calls with other sizes, begin
+    at later calls.
+    """
+    return QUEUE.wait(timeout)
+
+
+def background_stats() -> dict[str, int]:
+    """Return statistics of the compilations with `background=True` in this process.
+
+    The keys are running, succeeded and failed. Calls of a failed one are compiled in the
+    foreground; the log `tofuse` has the reason at the level INFO.
+    """
+    return QUEUE.stats()
 
 
 def memory_stats() -> dict[str, int]:

@@ -42,6 +42,7 @@ class Config:
     memory_budget: float | None = None  # for saved tensors: a fraction up to 1, or bytes
     executors: tuple[str, ...] = ("llvm", "aten")  # in order of preference
     tune: str = "off"  # "measure": time candidates for every region and choose the fastest
+    background: bool = field(default=False, repr=False, compare=False)  # see driver.background
     mode: str = field(default="default", repr=False, compare=False)  # of torch.compile; see MODES
     machine: Path | None = None  # file of machine costs instead of calibrated or assumed ones
     cache_dir: Path | None = None  # folder of the cache on disk; None: the user's cache
@@ -145,6 +146,7 @@ def _config(options: Mapping[str, Option]) -> Config:
         memory_budget=_memory_budget(options),
         executors=_executors(options),
         tune=str(tune),
+        background=_flag(options, "background"),
         mode=str(mode),
         machine=_path(options.get("machine")),
         cache_dir=_path(options.get("cache_dir")),

@@ -12,7 +12,7 @@ from tofuse.config import Config
 from tofuse.cost.call_overhead import COMPILED_IS_FASTER, Prediction
 from tofuse.cost.machine_source import store_of
 from tofuse.ir.plan import Plan
-from tofuse.runtime.execute import CompiledPlan, Tensor, load_plan
+from tofuse.runtime.execute import CompiledPlan, PlanCode, Tensor, load_plan
 from tofuse.runtime.gemm_launch import GemmCode, GemmLauncher
 from tofuse.runtime.launch import KernelCode, Launcher, find_openmp, find_vector_library
 from tofuse.runtime.pool import POOL
@@ -28,6 +28,7 @@ class Artifact:
     """
 
     plan: Plan
+    plan_code: PlanCode
     codes: tuple[KernelCode | GemmCode, ...]
     constants: tuple[Tensor, ...]
     tangent_strides: Mapping[int, tuple[int, ...]] | None = None
@@ -40,7 +41,7 @@ class Artifact:
         store = store_of(config)
         kernels = [load_code(c, store, CODE) for c in self.codes]
         (driver,) = CODE.load(PARALLEL_DRIVER, ["kernel"], store)
-        return load_plan(self.plan, kernels, driver, self.constants, {})
+        return load_plan(self.plan, kernels, driver, self.constants, {}, code=self.plan_code)
 
 
 def load_code(

@@ -58,16 +58,13 @@ def load_codes(function: FunctionType, config: Config) -> list[StoredCode]:
     return []
 
 
-def store_code(function: FunctionType, stored: StoredCode, config: Config) -> None:
-    """Write guarded code of a function to disk, beside the function's other codes."""
+def store_code(function: FunctionType, stored: StoredCode, config: Config) -> bool:
+    """Write guarded code of a function to disk, beside the others; return whether it is there."""
     kind = stored[0].kind_of_call
     others = [x for x in load_codes(function, config) if x[0].kind_of_call != kind]
-    try:
-        content = pickle.dumps([stored, *others][:MAX_CODES])
-    except Exception:
-        return  # it holds objects that cannot be pickled
+    content = pickle.dumps([stored, *others][:MAX_CODES])
     text = base64.b64encode(content).decode("ascii")
-    store_of(config).put(KIND, _key(function, config), text)
+    return store_of(config).put(KIND, _key(function, config), text)
 
 
 def _key(function: FunctionType, config: Config) -> Sequence[str]:

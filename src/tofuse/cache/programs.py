@@ -9,6 +9,7 @@ import logging
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import MAGIC_NUMBER
 
 from tofuse.backends.llvm.load import host_target
 from tofuse.backends.llvm.machine_code import host_features
@@ -73,7 +74,7 @@ def load_program(
 def _key(identity: Sequence[str], config: Config) -> tuple[str, ...]:
     """Return the store's key: everything that compilation depends on, and the fingerprint."""
     target = host_target(thread_count())
-    environment = (repr(config), repr(target), host_features())
+    environment = (repr(config), repr(target), host_features(), MAGIC_NUMBER.hex())
     costs = repr(assumed_machine(target, config))
     digest = hashlib.sha256(repr(identity).encode()).hexdigest()
     return (source_digest(), *environment, costs, digest)

@@ -55,8 +55,8 @@ class Store:
             os.utime(path)
         return text
 
-    def put(self, kind: str, key: Sequence[str], text: str) -> None:
-        """Store a text atomically. A full disk is no error."""
+    def put(self, kind: str, key: Sequence[str], text: str) -> bool:
+        """Store a text atomically; return whether it is stored. A full disk is no error."""
         path = self.path(kind, key)
         content = json.dumps({"key": list(key), "text": text, "check": _digest([text])})
         with suppress(OSError):
@@ -67,8 +67,10 @@ class Store:
                 with os.fdopen(number, "w", encoding="utf-8") as file:
                     file.write(content)
                 Path(name).replace(path)
+                return True
             finally:
                 Path(name).unlink(missing_ok=True)  # if it was not renamed
+        return False
 
     def drop(self, kind: str, key: Sequence[str]) -> None:
         """Delete the entry of a key."""

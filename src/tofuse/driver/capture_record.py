@@ -11,6 +11,10 @@ from tofuse.torch_internals.dynamo import GuardFilterEntry
 from tofuse.torch_internals.dynamo_guards import traced_code
 
 
+class Captured(Exception):
+    """A program was compiled that is not to run."""
+
+
 @dataclass(eq=False)
 class CaptureRecord:
     """The number of captured programs and, of the last one, its guards and the code that it is of.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -19,6 +20,7 @@ from tofuse.capture.dynamo.code_objects import with_unique_code
 from tofuse.capture.dynamo.hook_guards import GuardFilter, recompile_for_hooks
 from tofuse.capture.trace.traced import Traced
 from tofuse.config import Config
+from tofuse.driver.background import BackgroundCompiler
 from tofuse.driver.compile_graph import compile_graph
 from tofuse.driver.compile_program import compile_program
 from tofuse.driver.context import CompileContext, discard_report, make_context
@@ -26,12 +28,16 @@ from tofuse.driver.fork import register_fork_handlers
 from tofuse.driver.hand_back import hand_back
 from tofuse.driver.pipeline import run_traced_passes
 from tofuse.driver.torch_release import check_torch
-from tofuse.driver.warm_start import warm_start
+from tofuse.driver.warm_start import WarmStart, warm_start
 from tofuse.driver.wrap_module import Recompilation, share_state, wrap_distributed
-from tofuse.errors import UnsupportedError
+from tofuse.errors import OptionError, UnsupportedError
 from tofuse.report.model import Report
 from tofuse.runtime.autograd_program import make_program
-from tofuse.torch_internals.dynamo import uncompiled, update_compiled_wrapper
+from tofuse.torch_internals.dynamo import (
+    GuardFilterEntry,
+    uncompiled,
+    update_compiled_wrapper,
+)
 from tofuse.torch_internals.modules import CAN_WRAP_DDP, call_of
 from tofuse.torch_internals.private_names import unsupported_capture
 
@@ -46,6 +52,12 @@ def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-
         target = target.module()
     check_callable(target)
     target = uncompiled(target)
+    if context.config.background and not is_cacheable(context.config):
+        raise OptionError(
+            "background compiles in another process, whose programs come through the cache on "
+            "disk: it goes with no option that shows, verifies or measures programs, or chooses "
+            "the capture or executors"
+        )
     reason = _eager_reason(target, context.config)
     if reason is not None:
         context.report_fallback(reason)
@@ -57,24 +69,44 @@ def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-
         return _trace(target, context)
     is_module = isinstance(target, torch.nn.Module)
     call = call_of(target) if is_module else target
-    shared_code = is_module or inspect.ismethod(target)
-
-    def compile_with(guards: GuardFilter | None) -> Callable[..., object]:
-        function = with_unique_code(call) if shared_code else call
-        context.record.function = function
-        return _jit(function, context, guards)
-
     kept = is_cacheable(context.config) and not context.reports
     observe = context.record.set_guards if kept else discard_report
-    compiled = recompile_for_hooks(compile_with, observe)
+    capture = functools.partial(_capture, call, is_module or inspect.ismethod(target), observe)
+    compiled = capture(context)
     if kept:
-        compiled = update_compiled_wrapper(warm_start(compiled, target, context), compiled)
+        codes, background = WarmStart(target, context), None
+        if context.config.background:
+            capture_only = functools.partial(capture, replace(context, capture_only=True))
+            background = BackgroundCompiler(
+                lambda args, kwargs: codes.capture(capture_only(), args, kwargs),
+                call,
+                target,
+                context.report_variant,
+            )
+        warm = warm_start(compiled, codes, background)
+        compiled = update_compiled_wrapper(warm, compiled)
     if _hands_back(context):
         handed = hand_back(compiled, call, context.hand_back, context.report_variant)
         compiled = update_compiled_wrapper(handed, compiled)
     if is_module:
         return share_state(target, compiled, Recompilation(recompile, context.config))
     return compiled
+
+
+def _capture(
+    call: Callable[..., R],
+    has_shared_code: bool,
+    observe: Callable[[Sequence[GuardFilterEntry]], None],
+    context: CompileContext,
+) -> Callable[..., R]:
+    """Return the function that Dynamo captures at its calls; `observe` receives the guards."""
+
+    def compile_with(guards: GuardFilter | None) -> Callable[..., R]:
+        function = with_unique_code(call) if has_shared_code else call
+        context.record.function = function
+        return _jit(function, context, guards)
+
+    return recompile_for_hooks(compile_with, observe)
 
 
 def recompile(module: torch.nn.Module, config: Config) -> torch.nn.Module:
@@ -139,7 +171,7 @@ def _jit(
         function,
         backend=tofuse,
         dynamic=context.config.dynamic,
-        fullgraph=context.config.fullgraph,
+        fullgraph=context.config.fullgraph or context.capture_only,
         options={"guard_filter_fn": guards} if guards else None,
         **_torch_compile_arguments(context.config),
     )

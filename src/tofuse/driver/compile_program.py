@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 from torch.fx import GraphModule
@@ -64,6 +65,7 @@ from tofuse.capture.fx.node_tensors import (
     symbolic_floats,
 )
 from tofuse.driver.autotune_program import fastest_program
+from tofuse.driver.capture_record import Captured
 from tofuse.driver.compile_graph import CompiledGraph, compile_graph, load_graph
 from tofuse.driver.context import CompileContext
 from tofuse.driver.pipeline import PRE_AUTOGRAD_PASSES, run_traced_passes
@@ -112,7 +114,11 @@ def compile_program(
         context.report_fallback(why)
     except Exception as error:
         context.fall_back(error, gm)
-    return wait_for_arguments(read_scalars(run, scalars), waits)
+    return _stop if context.capture_only else wait_for_arguments(read_scalars(run, scalars), waits)
+
+
+def _stop(*args: object) -> NoReturn:
+    raise Captured
 
 
 def _program_variants(
@@ -319,6 +325,8 @@ def _load_or_compile(
     if isinstance(kind, InferenceRuntime):
         keep([forward])
         return program.bind(kind, forward.run, forward.run)
+    if context.capture_only:
+        graphs.backward().compiled()
     return program.bind(kind, forward.run, graphs.backward())
 
 

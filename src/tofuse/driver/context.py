@@ -54,7 +54,8 @@ class CompileContext:
     graph, `variants` the reason for each variant of a program. `target` returns the processor to
     generate code for, from the number of threads, which is torch's at the time of each compilation;
     `library` receives the machine code, `hand_back` records which calls eager runs, and `record`
-    what Dynamo captures.
+    what Dynamo captures. With `capture_only`, programs are compiled with their backward, and
+    calling one raises `Captured`.
     """
 
     config: Config
@@ -66,6 +67,7 @@ class CompileContext:
     library: CodeLibrary
     hand_back: HandBack
     record: CaptureRecord
+    capture_only: bool = False
 
     @property
     def reports(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tofuse.backends.aten.run_ops import checked_executor_callable, eager_region_callable
 from tofuse.backends.llvm.load import CodeLibrary
@@ -18,7 +19,7 @@ from tofuse.driver.verify_kernels import VerifiedKernel
 from tofuse.ir.plan import Call, Plan
 from tofuse.ir.region import Region
 from tofuse.plan.build_steps import inline_reversed_views
-from tofuse.runtime.execute import CompiledPlan, Tensor, load_plan
+from tofuse.runtime.execute import CompiledPlan, PlanCode, Tensor, load_plan, plan_code
 from tofuse.runtime.gemm_launch import GemmLauncher
 from tofuse.runtime.launch import Launcher
 from tofuse.runtime.timing import Clock
@@ -42,7 +43,14 @@ class LinkedProgram:
     def load(self, clock: Clock | None) -> CompiledPlan:
         """Return the program as a callable; with a clock, it times its steps."""
         (driver,) = self.library.load(PARALLEL_DRIVER, ["kernel"], self.store)
-        return load_plan(self.plan, self.launchers, driver, self.constants, self.callables, clock)
+        code = self.code if clock is None else None
+        arguments = self.plan, self.launchers, driver, self.constants, self.callables
+        return load_plan(*arguments, clock, code)
+
+    @cached_property
+    def code(self) -> PlanCode:
+        """The plan as Python code."""
+        return plan_code(self.plan, self.launchers)
 
     @property
     def artifact(self) -> Artifact | None:
@@ -52,7 +60,8 @@ class LinkedProgram:
         codes = [x.code for x in self.launchers if isinstance(x, (Launcher, GemmLauncher))]
         if len(codes) < len(self.launchers):
             return None
-        return Artifact(self.plan, tuple(codes), tuple(self.constants), prediction=self.prediction)
+        constants = tuple(self.constants)
+        return Artifact(self.plan, self.code, tuple(codes), constants, prediction=self.prediction)
 
 
 def executor_targets(assigned: Mapping[Region, Assignment]) -> dict[Region, str]:

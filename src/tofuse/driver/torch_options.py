@@ -19,8 +19,11 @@ def own_options(options: Mapping[str, Option], mode: str | None) -> dict[str, Op
 
     Inductor's options of tuning mean `tune="measure"`.
 
-    Raises OptionError for options of the capture, which are arguments of torch.compile.
+    Raises OptionError for options of the capture, which are arguments of torch.compile, and for
+    compilation in the background.
     """
+    if options.get("background"):
+        raise OptionError("background is for tofuse.compile: torch.compile captures at once")
     for name in ("capture", *ARGUMENTS_OF_TORCH):
         if name in options:
             raise OptionError(

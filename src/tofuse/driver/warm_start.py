@@ -8,11 +8,15 @@ from typing import ParamSpec, TypeVar
 
 from torch.compiler import is_dynamo_compiling
 
-from tofuse.cache.guarded_codes import StoredCode, load_codes, store_code
+from tofuse.cache.guarded_codes import StoredCode, StoredProgram, load_codes, store_code
+from tofuse.capture.aot.gc_pause import pause_gc
 from tofuse.capture.dynamo.guarded_code import BoundCode, guarded_code
+from tofuse.driver.background import BackgroundCompiler
+from tofuse.driver.capture_record import Captured
 from tofuse.driver.compile_program import restore_program
 from tofuse.driver.context import CompileContext, log
 from tofuse.driver.hand_back import kind_of_call
+from tofuse.errors import first_line
 from tofuse.torch_internals.dynamo_guards import compiled_bytecode
 
 P = ParamSpec("P")
@@ -42,6 +46,13 @@ class WarmStart:
         function = self.context.record.function
         if not isinstance(function, FunctionType):
             return None
+        with pause_gc():
+            return self._load(function, args, kwargs)
+
+    def _load(
+        self, function: FunctionType, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> Callable[..., object] | None:
+        """Return the function that runs a call, from disk."""
         if self.stored is None:
             self.stored = load_codes(function, self.context.config)
         if not self.stored:
@@ -66,38 +77,86 @@ class WarmStart:
                 return run
         return None
 
-    def keep(self) -> None:
-        """Write the last capture of Dynamo to disk, if another process can run it."""
+    def reload(self) -> None:
+        """Read again what is on disk, at the next call that no guards hold for."""
+        self.stored = None
+        self.kinds.clear()
+
+    def keep(self) -> str:
+        """Write the last capture of Dynamo to disk; return why another process cannot run it.
+
+        The result is empty if it can.
+        """
         record = self.context.record
         function = record.function
         if record.guards is None or not isinstance(function, FunctionType):
-            return
+            return "Dynamo has captured nothing"
         found = compiled_bytecode(function.__code__)
         new = [code for code in found if all(code is not known for known in self.known)]
         self.known = found
-        if record.programs == 1 and len(new) == 1 and record.program is not None:
-            try:
-                code = guarded_code(function, new[0], record.guards, record.traced)
-                store_code(function, (code, record.program), self.context.config)
-            except Exception as error:  # the call itself has succeeded
-                log.debug("this capture is not kept on disk: %s", error)
+        if record.programs != 1 or len(new) != 1:
+            reason = "it is not one program"
+        elif record.program is None:
+            reason = "its program cannot be kept on disk"
+        else:
+            reason = self._keep(function, new[0], record.program)
         record.clear()
+        return reason
+
+    def _keep(self, function: FunctionType, bytecode: CodeType, program: StoredProgram) -> str:
+        record = self.context.record
+        try:
+            code = guarded_code(function, bytecode, record.guards or (), record.traced)
+            if not store_code(function, (code, program), self.context.config):
+                return "the cache on disk cannot be written"
+        except Exception as error:  # the call itself has succeeded
+            log.debug("this capture is not kept on disk: %s", error)
+            return f"{error}"
+        return ""
+
+    def capture(
+        self,
+        compiled: Callable[..., object],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+    ) -> str:
+        """Capture a call and write it to disk, without running it; return why that failed, or "".
+
+        `compiled` is a function under a context with `capture_only`.
+        """
+        try:
+            compiled(*args, **kwargs)
+        except Captured:
+            pass
+        except Exception as error:
+            return f"{type(error).__name__}: {first_line(error)}"
+        return self.keep()
 
 
-def warm_start(compiled: Callable[P, R], owner: object, context: CompileContext) -> Callable[P, R]:
+def warm_start(
+    compiled: Callable[P, R], codes: WarmStart, background: BackgroundCompiler | None = None
+) -> Callable[P, R]:
     """Return a function that runs guarded code from disk if its guards hold for a call.
 
-    Other calls run `compiled`; what Dynamo captures in them is written to disk. `owner` is the
-    compiled module or function.
+    Other calls run `compiled`; what Dynamo captures in them is written to disk. With `background`,
+    they run in eager while another process compiles.
     """
-    codes, record = WarmStart(owner, context), context.record
+    record = codes.context.record
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if is_dynamo_compiling():
             return compiled(*args, **kwargs)
-        run = codes.find(args, kwargs) if codes.bound or codes.stored != [] else None
+        if background is not None and background.has_result():
+            codes.reload()
+        run = None
+        if (codes.bound or codes.stored != []) and (background is None or not background.is_held):
+            run = codes.find(args, kwargs)
         if run is not None:
             return run(*args, **kwargs)  # type: ignore[return-value]  # what `compiled` returns
+        if background is not None and background.takes(args, kwargs):
+            result: R = background.eager(*args, **kwargs)  # type: ignore[assignment]  # as above
+            background.begin(args, kwargs)
+            return result
         try:
             result = compiled(*args, **kwargs)
         except BaseException:

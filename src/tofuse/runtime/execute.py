@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from sys import getrefcount
+from typing import Union
 
 import torch
 
@@ -43,19 +46,30 @@ PROFILING = f"is_profiling.{PROFILER_FLAG}"  # in the text of a plan
 SPARE = torch.zeros(8, device="cpu")  # what kernels read of tensors without memory
 LARGE_ADDRESS = 1 << 40  # above all offsets, and below the memory of most systems
 CompiledPlan = Callable[[list[object]], list[Tensor]]  # and sizes, for AOTAutograd
+Kernel = Union[Launcher, CudaLauncher, GemmLauncher]  # noqa: UP007  (evaluated at run time)
+
+
+@dataclass(frozen=True)
+class PlanCode:
+    """The Python code of a plan for one release of Python, and what it reads as `constant<k>`."""
+
+    marshalled: bytes
+    constants: tuple[CallArgument, ...]
 
 
 def load_plan(
     plan: Plan,
-    kernels: Sequence[Launcher | CudaLauncher | GemmLauncher],
+    kernels: Sequence[Kernel],
     driver: Entry,
     constants: Sequence[torch.Tensor],
     fallbacks: Mapping[str, Callable[..., object]],
     clock: Clock | None = None,
+    code: PlanCode | None = None,
 ) -> CompiledPlan:
     """Return a callable that takes the flat arguments in one list, and empties the list.
 
-    A clock records when each launch and library call began and ended.
+    A clock records when each launch and library call began and ended. `code` is that of
+    `plan_code`, if it is already known.
     """
     namespace = dict(
         fallbacks,
@@ -88,21 +102,27 @@ def load_plan(
     namespace["is_profiling"] = profiler_state
     if clock is not None:
         namespace |= {"now": now, "record": clock.record}
-    source, bound = plan_source(plan, timed=clock is not None, seeds=_gpu_seeds(plan, kernels))
-    namespace |= {f"constant{k}": torch_constant(x) for k, x in enumerate(bound)}
-    exec(compile(source, f"<tofuse {plan.name}>", "exec"), namespace)
+    if code is None:
+        code = plan_code(plan, kernels, timed=clock is not None)
+    namespace |= {f"constant{k}": torch_constant(x) for k, x in enumerate(code.constants)}
+    exec(marshal.loads(code.marshalled), namespace)
     return namespace["run"]  # type: ignore[return-value]  # what `source` defines
 
 
-def _gpu_seeds(
-    plan: Plan, kernels: Sequence[Launcher | CudaLauncher | GemmLauncher]
-) -> frozenset[str]:
+def _gpu_seeds(plan: Plan, kernels: Sequence[Kernel]) -> frozenset[str]:
     """Return the tensors that GPU kernels take seeds from."""
     found = set[str]()
     for step in plan.steps:
         if isinstance(step, Launch) and isinstance(kernel := kernels[step.kernel], CudaLauncher):
             found |= {step.tensors[k].tensor for k in kernel.host_seeds}
     return frozenset(found)
+
+
+def plan_code(plan: Plan, kernels: Sequence[Kernel], timed: bool = False) -> PlanCode:
+    """Return the Python code of a plan; see `plan_source`."""
+    source, constants = plan_source(plan, timed, _gpu_seeds(plan, kernels))
+    code = compile(source, f"<tofuse {plan.name}>", "exec")
+    return PlanCode(marshal.dumps(code), tuple(constants))
 
 
 def plan_source(

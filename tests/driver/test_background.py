@@ -1,0 +1,272 @@
+"""Calls run in eager while another process compiles them, and compiled afterwards."""
+
+import logging
+import os
+import threading
+import time
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import tofuse
+from tests.support.warm import backward, captures
+from tofuse.driver.background import BackgroundCompiler, BackgroundQueue
+from tofuse.errors import OptionError
+
+
+class Counted(nn.Module):
+    """A module whose Python code counts its runs: only eager runs it."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+
+    def forward(self, x, scale=2.0):
+        RUNS.append(1) if not torch.compiler.is_compiling() else None
+        return self.norm(self.linear(x)).relu() * scale
+
+
+RUNS: list[int] = []
+
+
+@pytest.fixture
+def options(tmp_path, fresh_dynamo):
+    """A cache of the test's own, and no process of another test."""
+    tofuse.wait()
+    RUNS.clear()
+    captures()
+    yield {"cache_dir": tmp_path, "hand_back": False, "background": True}
+    tofuse.wait()
+
+
+def runs_eager(function, *args, **kwargs):
+    """Run a call forward and backward; return whether eager ran it."""
+    before = len(RUNS)
+    backward(function(*args, **kwargs))
+    return len(RUNS) > before
+
+
+def test_calls_run_in_eager_until_another_process_has_compiled_them(options):
+    module, x = Counted(), torch.randn(5, 8)
+    compiled = tofuse.compile(module, **options)
+    before = tofuse.background_stats()
+    assert runs_eager(compiled, x)
+    assert runs_eager(compiled, x)
+    assert tofuse.background_stats()["running"] == 1
+    assert tofuse.wait()
+    assert not runs_eager(compiled, x)
+    torch.testing.assert_close(compiled(x), module(x))
+    after = tofuse.background_stats()
+    assert after["succeeded"] == before["succeeded"] + 1
+    assert after["failed"] == before["failed"]
+    assert captures() == 0  # in this process
+
+
+@pytest.mark.parametrize("change", ["size", "dtype", "mode", "argument", "grad", "weight"])
+def test_a_call_of_another_kind_is_compiled_in_the_background(change, options):
+    module, x = Counted(), torch.randn(5, 8)
+    compiled = tofuse.compile(module, **options)
+    compiled(x)
+    tofuse.wait()
+    assert not runs_eager(compiled, x)
+    kwargs = {}
+    if change == "size":
+        x = torch.randn(3, 8)
+    elif change == "dtype":
+        module.double()
+        x = x.double()
+    elif change == "mode":
+        module.eval()
+    elif change == "argument":
+        kwargs = {"scale": 3.0}
+    elif change == "grad":
+        module.requires_grad_(False)
+    elif change == "weight":
+        module.linear.weight.requires_grad_(False)
+    assert runs_eager(compiled, x, **kwargs)
+    assert tofuse.wait()
+    assert not runs_eager(compiled, x, **kwargs)
+    torch.testing.assert_close(compiled(x, **kwargs), module(x, **kwargs))
+    assert captures() == 0
+
+
+def test_gradients_are_those_of_eager(options):
+    module, x = Counted(), torch.randn(5, 8, requires_grad=True)
+    compiled = tofuse.compile(module, **options)
+    found = []
+    for _ in range(2):
+        module.zero_grad()
+        x.grad = None
+        compiled(x).square().sum().backward()
+        found.append([x.grad, *(p.grad for p in module.parameters())])
+        tofuse.wait()
+    assert len(RUNS) == 1
+    torch.testing.assert_close(*found)
+
+
+def test_functions(options):
+    def scaled(x, n):
+        RUNS.append(1) if not torch.compiler.is_compiling() else None
+        return x.sin() * n
+
+    compiled, x = tofuse.compile(scaled, **options), torch.randn(7)
+    assert runs_eager(compiled, x, 2)
+    tofuse.wait()
+    assert not runs_eager(compiled, x, 2)
+    torch.testing.assert_close(compiled(x, 2), x.sin() * 2)
+    torch.testing.assert_close(compiled(x, 5), x.sin() * 5)
+
+
+def test_errors_are_those_of_eager(options):
+    compiled = tofuse.compile(Counted(), **options)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        compiled(torch.randn(5, 9))
+    assert tofuse.background_stats()["running"] == 0
+
+
+def test_what_another_process_cannot_compile_is_compiled_in_the_foreground(options):
+    def broken(x):
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y.cos()
+
+    compiled, x = tofuse.compile(broken, **options), torch.randn(7)
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("tofuse")
+    logger.addHandler(handler)
+    logger.setLevel("INFO")
+    torch.testing.assert_close(compiled(x), x.sin().cos())
+    tofuse.wait()
+    assert captures() == 0
+    torch.testing.assert_close(compiled(x), x.sin().cos())
+    assert captures() > 0
+    logger.removeHandler(handler)
+    logger.setLevel("NOTSET")
+    assert any("compiled in the foreground: Unsupported" in line for line in lines)
+
+
+def test_a_cache_that_cannot_be_written_is_seen(options, tmp_path):
+    folder = tmp_path / "file"
+    folder.write_text("not a folder")
+    compiled, x = tofuse.compile(Counted(), **{**options, "cache_dir": folder}), torch.randn(5, 8)
+    assert runs_eager(compiled, x)
+    tofuse.wait()
+    assert not runs_eager(compiled, x)
+    assert captures() == 1
+
+
+def test_under_deterministic_algorithms_code_is_taken_at_a_wait(options):
+    compiled, x = tofuse.compile(Counted(), **options), torch.randn(5, 8)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert runs_eager(compiled, x)
+        while tofuse.background_stats()["running"]:
+            time.sleep(0.01)
+        assert runs_eager(compiled, x)
+        tofuse.wait()
+        assert not runs_eager(compiled, x)
+        again = tofuse.compile(Counted(), **options)
+        assert runs_eager(again, x)  # whatever is on disk
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_a_checkpoint_saves_what_its_repetition_saves(options):
+    module, x = Counted(), torch.randn(5, 8, requires_grad=True)
+    compiled = tofuse.compile(module, **options)
+    y = checkpoint(compiled, x, use_reentrant=False)
+    tofuse.wait()
+    y.square().sum().backward()
+    assert not RUNS
+
+
+def test_a_process_prints_nothing(options, capfd):
+    compiled = tofuse.compile(lambda x: print("eager") or x + 1, **options)
+    compiled(torch.ones(3))
+    tofuse.wait()
+    assert capfd.readouterr() == ("eager\n", "")
+
+
+def test_threads_share_one_compilation(options):
+    compiled, x = tofuse.compile(Counted(), **options), torch.randn(5, 8)
+    succeeded = tofuse.background_stats()["succeeded"]
+    threads = [threading.Thread(target=compiled, args=(x,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    tofuse.wait()
+    assert tofuse.background_stats()["succeeded"] <= succeeded + 1
+    compiled(x)
+    tofuse.wait()
+    assert not runs_eager(compiled, x)
+
+
+def test_a_forked_process_has_no_compilations(options):
+    compiled, x = tofuse.compile(Counted(), **options), torch.randn(5, 8)
+    compiled(x)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(tofuse.background_stats()["running"])
+    assert os.waitpid(pid, 0)[1] == 0
+    assert tofuse.wait()
+    assert not runs_eager(compiled, x)
+
+
+@pytest.mark.parametrize(
+    ("capture", "reason"),
+    [
+        (lambda args, kwargs: os._exit(3), "the process that compiled ended with 3"),
+        (lambda args, kwargs: time.sleep(60), "the process that compiled did nothing for 0"),
+        (lambda args, kwargs: 1 / 0, "the process that compiled ended with 1"),
+    ],
+    ids=["killed", "asleep", "error"],
+)
+def test_a_process_that_is_lost_is_given_up(capture, reason, options):
+    reasons: list[str] = []
+    queue = BackgroundQueue(patience=0.2)
+    compiler = BackgroundCompiler(capture, abs, abs, reasons.append, queue)
+    assert compiler.takes((1,), {})
+    compiler.begin((1,), {})
+    assert not queue.wait(timeout=0.0)
+    assert queue.wait(timeout=30.0)
+    assert not compiler.has_result()
+    assert not compiler.takes((1,), {})
+    assert reason in reasons[0]
+    assert queue.stats() == {"running": 0, "succeeded": 0, "failed": 1}
+
+
+def _sleep(args, kwargs):
+    time.sleep(0.2)
+    return ""
+
+
+def test_one_process_runs_at_a_time(options):
+    queue = BackgroundQueue(limit=1)
+    first, second = (BackgroundCompiler(_sleep, abs, abs, print, queue) for _ in range(2))
+    for compiler in (first, second):
+        assert compiler.takes((1,), {})
+        compiler.begin((1,), {})
+    assert queue.stats()["running"] == 1
+    assert queue.wait()
+    assert first.has_result() and not second.has_result()
+    second.begin((1,), {})
+    assert queue.wait()
+    assert second.has_result()
+
+
+@pytest.mark.parametrize("other", [{"verify": True}, {"capture": "trace"}, {"tune": "measure"}])
+def test_options_that_another_process_cannot_have(other):
+    with pytest.raises(OptionError, match="background"):
+        tofuse.compile(torch.sin, background=True, **other)
+
+
+def test_only_compile_takes_the_option(tmp_path):
+    with pytest.raises(Exception, match="background is for"):
+        torch.compile(torch.sin, backend="tofuse", options={"background": True})(torch.ones(3))
+    with pytest.raises(OptionError, match="export takes"):
+        tofuse.export(torch.sin, (torch.ones(3),), tmp_path / "sin", background=True)
