@@ -21,6 +21,8 @@ SETTINGS = (
         "error_on_nested_fx_trace",  # torch 2.11, which has no `_compile_session_context`
     ],
 )
+# By torch's `CacheArtifactFactory.register`.
+REGISTERED = (["torch.compiler._cache.CacheInfo", "tofuse_artifacts"],)
 
 
 def test_nothing_in_torch_is_assigned():
@@ -31,8 +33,8 @@ def test_nothing_in_torch_is_assigned():
     assert run.returncode == 0, run.stderr
     result = json.loads(run.stdout)
     assert ["torch._dynamo.convert_frame", "FRAME_COUNTER"] in result["torch during"]  # it can look
-    assert [name for name in result["during"] if name not in SETTINGS] == []
-    assert result["after"] == []
+    assert [name for name in result["during"] if name not in (*SETTINGS, *REGISTERED)] == []
+    assert [name for name in result["after"] if name not in REGISTERED] == []
 
 
 def graphs_of_torch() -> list[str]:

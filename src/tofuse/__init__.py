@@ -9,6 +9,7 @@ if typing.TYPE_CHECKING:
     from tofuse.public import *
     from tofuse.public import __all__ as __all__
 else:
+    importlib.import_module("tofuse.cache.bundles")  # torch.compiler.load_cache_artifacts knows it
 
     def __getattr__(name):
         """Import the compiler when a name of it is first used; `load` does without it."""

@@ -26,7 +26,10 @@ STAGES = ("definition", "graph", "regions", "loops", "source", "plan")
 
 @dataclass(frozen=True)
 class Config:
-    """The options of `tofuse.compile`, one per field."""
+    """The options of `tofuse.compile`, one per field.
+
+    The key of a program on disk contains the fields with a `repr`.
+    """
 
     dynamic: bool | None = None  # symbolic sizes: True all, False none, None as torch decides
     specialize: bool = True  # compile static programs for recurring values of symbolic sizes
@@ -38,14 +41,16 @@ class Config:
     strict: bool = False  # a kernel that does not compile is an error, not a warning
     hand_back: bool = True  # eager runs calls that are predicted to be no faster compiled
     show: tuple[str, ...] = ()  # stages to print while compiling, from STAGES
-    pool_bytes: int | None = None  # limit of the memory pool for results; None: a quarter of RAM
+    # limit of the memory pool for results; None: a quarter of RAM
+    pool_bytes: int | None = field(default=None, repr=False)
     memory_budget: float | None = None  # for saved tensors: a fraction up to 1, or bytes
     executors: tuple[str, ...] = ("llvm", "aten")  # in order of preference
     tune: str = "off"  # "measure": time candidates for every region and choose the fastest
     background: bool = field(default=False, repr=False, compare=False)  # see driver.background
     mode: str = field(default="default", repr=False, compare=False)  # of torch.compile; see MODES
     machine: Path | None = None  # file of machine costs instead of calibrated or assumed ones
-    cache_dir: Path | None = None  # folder of the cache on disk; None: the user's cache
+    # folder of the cache on disk; None: the user's cache
+    cache_dir: Path | None = field(default=None, repr=False)
     dump: Path | None = None  # folder to write every stage's text to
     # Words of torch.compile, which it gets. They are no part of what is compiled.
     name: str | None = field(default=None, repr=False, compare=False)  # in logs

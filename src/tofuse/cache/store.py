@@ -14,8 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tofuse.torch_internals.cache_artifacts import record_artifact
+
 FORMAT = 1  # version of the file format, part of the folder's name
 KIND_FOLDER = re.compile(r"([a-z]+)-\d+")
+NAME = re.compile(r"[a-z]+-\d+/[0-9a-f]{32}\.json")  # of an entry's file
 ENTRY = re.compile(r"[0-9a-f]{32}(\.json|[a-z0-9_]{8})")  # the latter of a writer that was killed
 MAX_BYTES = 256 << 20  # of entries of one kind; beyond it, the least recently read are deleted
 
@@ -40,10 +43,11 @@ class Store:
         """Return the text of a key, or None."""
         path = self.path(kind, key)
         try:
-            with path.open(encoding="utf-8") as file:
+            with path.open("rb") as file:
                 if not _trusted(os.fstat(file.fileno())):
                     return None
-                entry = json.load(file)
+                content = file.read()
+            entry = json.loads(content)
         except (OSError, ValueError, RecursionError):
             return None
         if not isinstance(entry, dict) or entry.get("key") != list(key):
@@ -53,23 +57,35 @@ class Store:
             return None
         with suppress(OSError):
             os.utime(path)
+        record_artifact(str(path.relative_to(self.folder)), content)
         return text
 
     def put(self, kind: str, key: Sequence[str], text: str) -> bool:
         """Store a text atomically; return whether it is stored. A full disk is no error."""
-        path = self.path(kind, key)
-        content = json.dumps({"key": list(key), "text": text, "check": _digest([text])})
+        name = str(self.path(kind, key).relative_to(self.folder))
+        entry = json.dumps({"key": list(key), "text": text, "check": _digest([text])})
+        return self.write(name, entry.encode())
+
+    def write(self, name: str, content: bytes) -> bool:
+        """Write an entry whose file has a name in the folder; return whether it is written.
+
+        Raises ValueError for a name that `path` does not make.
+        """
+        if not NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no entry of a cache")
+        record_artifact(name, content)
+        path = self.folder / name
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             _trim(path.parent, self.max_bytes)
-            number, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem)
+            number, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem)
             try:
-                with os.fdopen(number, "w", encoding="utf-8") as file:
+                with os.fdopen(number, "wb") as file:
                     file.write(content)
-                Path(name).replace(path)
+                Path(temporary).replace(path)
                 return True
             finally:
-                Path(name).unlink(missing_ok=True)  # if it was not renamed
+                Path(temporary).unlink(missing_ok=True)  # if it was not renamed
         return False
 
     def drop(self, kind: str, key: Sequence[str]) -> None:

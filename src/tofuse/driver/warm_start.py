@@ -16,11 +16,11 @@ from tofuse.driver.capture_record import Captured
 from tofuse.driver.compile_program import restore_program
 from tofuse.driver.context import CompileContext, log
 from tofuse.driver.hand_back import kind_of_call
-from tofuse.errors import first_line
 from tofuse.torch_internals.dynamo_guards import compiled_bytecode
 
 P = ParamSpec("P")
 R = TypeVar("R")
+REASON_LENGTH = 300  # of an error
 MAX_KINDS = 64  # of calls for which the disk is asked
 
 
@@ -129,7 +129,7 @@ class WarmStart:
         except Captured:
             pass
         except Exception as error:
-            return f"{type(error).__name__}: {first_line(error)}"
+            return f"{type(error).__name__}: {' '.join(str(error).split())[:REASON_LENGTH]}"
         return self.keep()
 
 
