@@ -3,6 +3,7 @@
 import json
 import tempfile
 import warnings
+from collections.abc import Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -28,6 +29,7 @@ import tofuse
 from suites.distributed.measure import check_row
 from suites.distributed.ranks import Scenario, run_ranks
 from suites.distributed.rows import ROWS, whole
+from tests.support.broad import sample_cases
 from tests.support.dropout_on_ranks import dropout_masks, dropouts_of_parts, masks_of_parts
 from tests.support.random_collectives import random_programs_with_collectives
 from tofuse.report.chrome_trace import COLLECTIVE_THREAD
@@ -348,19 +350,15 @@ SCENARIOS: tuple[Scenario, ...] = (
 )
 
 
-@pytest.fixture(scope="module")
-def errors() -> dict[str, str]:
-    """The errors of all scenarios, which share two processes."""
+def test_two_ranks(request):
+    """All scenarios share two processes."""
+    chosen: Sequence[Scenario] = SCENARIOS
+    if not request.config.getoption("--full"):
+        chosen = sample_cases(SCENARIOS, "test_two_ranks", 2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return run_ranks(list(SCENARIOS), ranks=2)
-
-
-@pytest.mark.broad(1)  # all have run when the first is asked
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_two_ranks(errors, scenario):
-    failed = [text for name, text in errors.items() if name.startswith(scenario.__name__)]
-    assert not failed, failed[0]
+        errors = run_ranks(list(chosen), ranks=2)
+    assert not errors, "\n".join(errors.values())
 
 
 def test_error_on_one_rank():

@@ -119,6 +119,48 @@ def test_calls_that_may_win_or_lose_are_timed_in_turn(slow):
     assert ran[-1] == "compiled" and not record.trials
 
 
+@pytest.mark.parametrize("calls_in_a_step", [1, 2])
+@pytest.mark.parametrize("slow", ["eager", "compiled", "neither"])
+def test_training_steps_are_timed_from_call_to_call(slow, calls_in_a_step):
+    record, ran = HandBack(), list[str]()
+
+    def run(name, x):
+        ran.append(name)
+        if name == "compiled" and not record.predictions:
+            record.predictions.append(Prediction(Faster.UNKNOWN, trains=True))
+
+    call = hand_back(partial(run, "compiled"), partial(run, "eager"), record, print)
+    while len(ran) < 1 + 2 * (TIMED_CALLS + WARM_UP):
+        for _ in range(calls_in_a_step):
+            call(torch.ones(2, requires_grad=True))
+        for name in ran[-calls_in_a_step:]:  # the backward
+            time.sleep(3e-3 if name == slow else 1e-3)
+    assert abs(ran.count("eager") - ran.count("compiled")) <= calls_in_a_step
+    assert not record.trials
+    call(torch.ones(2, requires_grad=True))
+    if calls_in_a_step == 1:
+        assert ran[-1] == ("eager" if slow == "compiled" else "compiled")
+    elif slow != "compiled":
+        assert ran[-1] == "compiled"
+
+
+def test_other_work_between_training_steps_is_not_counted():
+    """Such as an evaluation in between: a call of another kind ends the time."""
+    record = HandBack()
+
+    def run(name, x):
+        if not record.predictions:
+            record.predictions.append(Prediction(Faster.UNKNOWN, trains=True))
+
+    call = hand_back(partial(run, "compiled"), partial(run, "eager"), record, print)
+    for _ in range(2 * (WARM_UP + TIMED_CALLS)):
+        call(torch.ones(2, requires_grad=True))
+        with torch.no_grad():
+            call(torch.ones(3))
+    assert not record.kinds
+    assert all(not t.eager and not t.compiled for t in record.trials.values())
+
+
 def test_training_of_lone_library_calls_is_handed_back():
     compiled = tofuse.compile(Counted(lambda x, w: x @ x.T), hand_back=True)
     x = torch.randn(64, 64, requires_grad=True)

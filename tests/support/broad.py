@@ -8,7 +8,7 @@ from typing import TypeVar
 import pytest
 
 MARK = "broad"
-DIVISOR = 5
+DIVISOR = 8
 FEW = 4  # cases, which always run
 # Folders whose tests run all cases: they compile no programs, or have an operator for each case.
 # So do tests in no folder.

@@ -9,7 +9,12 @@ from enum import Enum
 from tofuse.analysis.alias import is_aten_view, is_view
 from tofuse.cost.library import op_us
 from tofuse.cost.machine import Machine, machine_on
-from tofuse.cost.thresholds import COLD_CALL_US, GUARDED_CALL_US, TRAINING_CALL_US
+from tofuse.cost.thresholds import (
+    COLD_CALL_US,
+    COLD_TRAINING_CALL_US,
+    GUARDED_CALL_US,
+    TRAINING_CALL_US,
+)
 from tofuse.ir.graph import Graph, Op, device_of
 
 
@@ -23,10 +28,11 @@ class Faster(Enum):
 
 @dataclass(frozen=True)
 class Prediction:
-    """Who is faster, and why."""
+    """Who is faster, and why; `trains` if the program has a backward."""
 
     faster: Faster
     why: str = ""
+    trains: bool = False
 
 
 COMPILED_IS_FASTER = Prediction(Faster.COMPILED)
@@ -39,10 +45,9 @@ def predict_faster(
 
     Of the compiled program, `kernels` are those besides the `own_products`, and `own_us` is the
     predicted time. Eager's time is an upper bound: each op that a composite call decomposes into
-    counts as a call. PyTorch's kernels may be slower than predicted, so larger inference programs
-    are timed. Training steps are not, because the end of a backward cannot be seen. A backward has
-    about twice the calls of its forward. Programs whose kernels draw random numbers stay compiled:
-    eager draws others.
+    counts as a call. PyTorch's kernels may be slower than predicted, so larger programs are timed.
+    A backward has about twice the calls of its forward. Programs whose kernels draw random numbers
+    stay compiled: eager draws others.
     """
     ops = [op for op in captured.ops if not is_view(op) and not is_aten_view(op)]
     if own_products:  # which are chosen because they are predicted to be faster
@@ -53,7 +58,8 @@ def predict_faster(
     if _is_random(ops):
         return COMPILED_IS_FASTER
     eager_us = sum(op_us(op, machine_on(device_of([op]), machine)) for op in ops)
-    if phase == "forward":
+    trains = phase == "forward"
+    if trains:
         overhead, is_small = TRAINING_CALL_US, 3 * eager_us < TRAINING_CALL_US
     else:
         overhead = GUARDED_CALL_US
@@ -61,8 +67,9 @@ def predict_faster(
     if is_small:
         why = f"it takes {eager_us:.0f} us at most, and the guards of a call {overhead:.0f} us"
         return Prediction(Faster.EAGER, why)
-    if phase == "inference" and eager_us < 2 * own_us + COLD_CALL_US:
-        return Prediction(Faster.UNKNOWN)
+    calls = 3 if trains else 1
+    if calls * eager_us < 2 * calls * own_us + (COLD_TRAINING_CALL_US if trains else COLD_CALL_US):
+        return Prediction(Faster.UNKNOWN, trains=trains)
     return COMPILED_IS_FASTER
 
 

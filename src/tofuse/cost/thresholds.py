@@ -122,6 +122,7 @@ MAX_MERGED_SUMS = 4  # sums in one reduction; each sum holds a tile in registers
 # -- calls ---------------------------------------------------------------------------------------
 GUARDED_CALL_US = 12.0  # of Dynamo's guards and wrappers, at least: "Call overhead"
 COLD_CALL_US = 100.0  # the same, after data displaced them from the caches: "Call overhead"
+COLD_TRAINING_CALL_US = 300.0  # the same of a training step: "Call overhead"
 TRAINING_CALL_US = 70.0  # of forward and backward, with autograd's functions: "Call overhead"
 
 # -- matrix products: ns an element of B, and shares of `Machine.flops` ---------------------------

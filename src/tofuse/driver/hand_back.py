@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -27,11 +28,24 @@ GAIN = 1.03  # a kind is handed back if eager is faster by this factor
 
 @dataclass(eq=False)
 class Trial:
-    """Calls of one kind that run in eager and compiled in turn, with their times."""
+    """Calls of one kind that run in eager or compiled, in a shuffled order, with their times.
 
-    count: int = 0
+    The time of a call of a program that `trains` ends where the next call begins, so that it
+    contains the backward. If a step makes several calls, it contains backwards of others, too; in a
+    shuffled order these are as often eager's.
+    """
+
+    trains: bool = False
     eager: list[float] = field(default_factory=list)
     compiled: list[float] = field(default_factory=list)
+    order: list[bool] = field(default_factory=lambda: _shuffled())
+    count: int = 0
+    last_begin: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all calls have run; in training, their last time is then not yet known."""
+        return self.count >= len(self.order)
 
 
 @dataclass(eq=False)
@@ -59,7 +73,7 @@ class HandBack:
             self.kinds.add(kind)
             report(f"eager runs calls of this kind: {self.predictions[-1].why}")
         else:
-            self.trials[kind] = Trial()
+            self.trials[kind] = Trial(any(p.trains for p in self.predictions))
 
 
 def hand_back(
@@ -97,9 +111,11 @@ def hand_back(
         trial = record.trials.get(kind)
         if trial is not None:
             result = _timed(trial, compiled, original, args, kwargs)
-            if min(len(trial.eager), len(trial.compiled)) >= TIMED_CALLS:
+            if trial.is_over:
                 _conclude(record, kind, trial, report)
             return result
+        for trial in record.trials.values():
+            trial.last_begin = None
         before = len(record.predictions)
         result = compiled(*args, **kwargs)
         if len(record.predictions) != before:
@@ -116,23 +132,41 @@ def _timed(
     args: Sequence[object],
     kwargs: Mapping[str, object],
 ) -> R:
-    """Run a call in eager or compiled, in turn, and record its time."""
-    trial.count += 1
-    run, times = ((original, trial.eager), (compiled, trial.compiled))[trial.count % 2]
-    begin = time.perf_counter()
-    result = run(*args, **kwargs)
-    if trial.count > 2 * WARM_UP:
-        times.append(time.perf_counter() - begin)
+    """Run a call in eager or compiled, and record its time, or that of the call before it."""
+    in_eager, begin = trial.order[trial.count], time.perf_counter()
+    if trial.trains and trial.last_begin is not None:
+        _record(trial, trial.count - 1, begin - trial.last_begin)
+    result = (original if in_eager else compiled)(*args, **kwargs)
+    if not trial.trains:
+        _record(trial, trial.count, time.perf_counter() - begin)
+    trial.count, trial.last_begin = trial.count + 1, begin
     return result
+
+
+def _record(trial: Trial, number: int, seconds: float) -> None:
+    """Record the time of a call after the first ones, which may compile a backward."""
+    if number >= 2 * WARM_UP:
+        (trial.eager if trial.order[number] else trial.compiled).append(seconds)
+
+
+def _shuffled() -> list[bool]:
+    """Return who runs the calls of a trial: eager (True) and compiled as often."""
+    timed = [True, False] * TIMED_CALLS
+    random.Random(0).shuffle(timed)
+    return [False, True] * WARM_UP + timed
 
 
 def _conclude(
     record: HandBack, kind: Hashable, trial: Trial, report: Callable[[str], None]
 ) -> None:
-    """End a trial; hand the kind back if eager was faster."""
+    """End a trial; hand the kind back if eager was faster, in median and lower quartile."""
     record.trials.pop(kind, None)
-    eager, compiled = (1e6 * statistics.median(x) for x in (trial.eager, trial.compiled))
-    if eager * GAIN < compiled:
+    if min(len(trial.eager), len(trial.compiled)) < TIMED_CALLS / 2:
+        return
+    quartiles = [statistics.quantiles(x, n=4) for x in (trial.eager, trial.compiled)]
+    (lower, eager, _), (lower_compiled, compiled, _) = quartiles
+    eager, compiled = 1e6 * eager, 1e6 * compiled
+    if eager * GAIN < compiled and lower < lower_compiled:
         record.kinds.add(kind)
         report(
             f"eager runs calls of this kind: they took {eager:.0f} us in eager and "

@@ -55,7 +55,7 @@ def others(x, y):
     )
 
 
-@pytest.mark.broad(5)
+@pytest.mark.broad(8)
 @pytest.mark.parametrize("seed", range(20))
 def test_results_have_eagers_strides(seed):
     for x, y in pairs(400)[seed::100]:
