@@ -9,7 +9,7 @@ import pytest
 
 MARK = "broad"
 DIVISOR = 8
-FEW = 4  # cases, which always run
+FEW = 2  # cases of a test that run in any case
 # Folders whose tests run all cases: they compile no programs, or have an operator for each case.
 # So do tests in no folder.
 WHOLE = {"analysis", "frontends", "ir", "ops", "passes", "plan", "report", "schedule", "support"}
@@ -29,9 +29,9 @@ def sample_cases(cases: Iterable[T], name: str, divisor: int) -> list[T]:
 def select_tests(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Return the tests to run and those to skip, each in the given order.
 
-    A test marked `broad(n)` runs one in n of its cases; without a mark, one in `DIVISOR`, unless
-    there are few or their folder is one of `WHOLE`. The choice is random but deterministic. If
-    there are several parameters, it includes every value of each except `seed`.
+    A test marked `broad(n)` runs one in n of its cases, and at least `FEW`; without a mark, one in
+    `DIVISOR`, unless its folder is one of `WHOLE`. The choice is random but deterministic. The
+    cases have as many of the parameters' values as they can, except of `seed`.
     """
     chosen: set[pytest.Item] = set()
     for _, cases in groupby(items, key=lambda item: item.nodeid.partition("[")[0]):
@@ -41,19 +41,16 @@ def select_tests(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[
 
 def _choose(cases: Sequence[pytest.Item]) -> set[pytest.Item]:
     divisor = _divisor(cases)
-    if divisor == 1:
+    if divisor == 1 or len(cases) <= FEW:
         return set(cases)
-    if len(_values(cases[0])) < 2:
-        return set(sample_cases(cases, cases[0].nodeid.partition("[")[0], divisor))
     shuffled = random.Random(cases[0].nodeid.partition("[")[0]).sample(cases, len(cases))
+    chosen: list[pytest.Item] = []
     covered: set[tuple[str, int]] = set()
-    covering: list[pytest.Item] = []
-    others: list[pytest.Item] = []
-    for case in shuffled:
-        values = _values(case)
-        (others if values <= covered else covering).append(case)
-        covered |= values
-    return {*covering, *others[: max(0, -(-len(cases) // divisor) - len(covering))]}
+    while len(chosen) < min(len(cases), max(FEW, -(-len(cases) // divisor))):
+        rest = [case for case in shuffled if case not in chosen]
+        chosen.append(max(rest, key=lambda case: len(_values(case) - covered)))
+        covered |= _values(chosen[-1])
+    return set(chosen)
 
 
 def _divisor(cases: Sequence[pytest.Item]) -> int:
@@ -64,7 +61,7 @@ def _divisor(cases: Sequence[pytest.Item]) -> int:
         assert isinstance(divisor, int)
         return divisor
     folder, _, below = cases[0].nodeid.partition("::")[0].removeprefix("tests/").partition("/")
-    return 1 if len(cases) < FEW or not below or folder in WHOLE else DIVISOR
+    return 1 if not below or folder in WHOLE else DIVISOR
 
 
 def _values(case: pytest.Item) -> set[tuple[str, int]]:
