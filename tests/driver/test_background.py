@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import signal
 import threading
 import time
 
@@ -251,6 +252,36 @@ def test_a_process_that_is_lost_is_given_up(capture, reason, options):
     assert not compiler.takes((1,), {})
     assert reason in reasons[0]
     assert queue.stats() == {"running": 0, "succeeded": 0, "failed": 1}
+
+
+def test_handlers_of_signals_stay_in_the_parent(options, tmp_path):
+    path = tmp_path / "saved"
+    before = signal.signal(signal.SIGTERM, lambda *ignored: path.write_text("a checkpoint"))
+    try:
+        queue = BackgroundQueue()
+        compiler = BackgroundCompiler(_sleep_long, abs, abs, print, queue)
+        compiler.begin((1,), {})
+        time.sleep(0.5)
+        queue.running[0].process.terminate()
+        assert queue.wait(timeout=30.0)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not path.exists()
+
+
+def test_what_is_compiled_in_the_foreground_stays_compiled(options):
+    queue = BackgroundQueue(limit=2)
+    compiler = BackgroundCompiler(_sleep, abs, abs, print, queue)
+    compiler.foreground.add(((torch.is_grad_enabled(), (int, 1)), None))
+    compiler.begin((2,), {})
+    assert compiler.takes((2,), {}) and compiler.takes((3,), {})
+    assert not compiler.takes((1,), {})
+    assert queue.wait()
+
+
+def _sleep_long(args, kwargs):
+    time.sleep(60)
+    return ""
 
 
 def _sleep(args, kwargs):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -190,10 +191,11 @@ class BackgroundCompiler:
 
     def has_result(self) -> bool:
         """Return whether a compilation has just written code to disk."""
-        if self.running is None:
+        running = self.running  # another thread may set it
+        if running is None:
             return False
         self.queue.check()
-        kind, compilation = self.running
+        kind, compilation = running
         if compilation.outcome is None:
             return False
         self.running = None
@@ -209,12 +211,15 @@ class BackgroundCompiler:
         """
         if has_saved_tensor_hooks():
             return False
-        if self.running is not None:
+        if self.running is not None and not self.foreground:
             return True
         kind = self._kind(args, kwargs)
-        if kind not in self.foreground and (reason := self._obstacle(kind)):
+        if kind in self.foreground:
+            return False
+        reason = "" if self.running is not None else self._obstacle(kind)
+        if reason:
             self._give_up(kind, reason)
-        return kind not in self.foreground
+        return not reason
 
     def begin(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Begin to compile a call that eager has run, unless other compilations run."""
@@ -237,8 +242,8 @@ class BackgroundCompiler:
         """Return why no other process can compile a kind of call, or ""."""
         if self.attempts[kind] >= ATTEMPTS:
             return "compiled code is on disk, but its guards do not hold for the call"
-        if len(self.attempts) > MAX_CODES:
-            return f"there are more than {MAX_CODES} kinds of calls, such as sizes"
+        if kind not in self.attempts and len(self.attempts) >= MAX_CODES:
+            return f"there are {MAX_CODES} other kinds of calls, such as sizes"
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return "the process belongs to a process group"
         if torch.cuda.is_initialized():
@@ -260,6 +265,10 @@ def _compile(
     """Compile a call in this process, which was forked for it, and send the outcome."""
     os.nice(LOWEST_PRIORITY)
     logging.disable()
+    for number in signal.valid_signals():  # handlers are the parent's, such as one that saves
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the end of the parent ends this process
     with Path(os.devnull).open("w", encoding="utf-8") as null:
         sys.stdout = sys.stderr = null
         for output in (1, 2):
