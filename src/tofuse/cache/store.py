@@ -81,6 +81,7 @@ class Store:
             number, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem)
             try:
                 with os.fdopen(number, "wb") as file:
+                    os.fchmod(number, 0o644)  # for other users, if this one is root
                     file.write(content)
                 Path(temporary).replace(path)
                 return True

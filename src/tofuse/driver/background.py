@@ -1,7 +1,7 @@
 """Compile in the background: other processes capture calls and write code to the disk cache.
 
-A process is forked, so that it has the function and its arguments. It runs on one thread at the
-lowest priority, and compiles a call without running it.
+Each compilation runs in a forked process, which inherits the function and its arguments. The
+process has one thread and the lowest priority; it compiles a call without running it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -26,16 +25,23 @@ from pathlib import Path
 import torch
 
 from tofuse.cache.guarded_codes import MAX_CODES
+from tofuse.capture.dynamo.guarded_code import is_watched
 from tofuse.driver.hand_back import kind_of_call
-from tofuse.torch_internals.dispatch import has_saved_tensor_hooks
+from tofuse.torch_internals.dynamo import compile_lock
 
 LOWEST_PRIORITY = 19  # as in nice(1)
-CORES_PER_PROCESS = 8  # for each so many cores, one process may compile
-ATTEMPTS = 3  # for one kind of call, because of state that is no part of the kind
+CORES_PER_PROCESS = 8  # one compilation per this many cores
+ATTEMPTS = 3  # per kind; guards also check other state, such as whether parameters require grad
 SECONDS_BETWEEN_CHECKS = 0.001
-SECONDS_ASLEEP = 60.0  # after which a process is given up: it waits for a lock of a lost thread
+SECONDS_ASLEEP = 60.0  # a process that sleeps so long is killed: no thread releases its lock
+SECONDS_TO_END = 5.0
 # Returns why the code of a call is not on disk, or "".
 Capture = Callable[[Sequence[object], Mapping[str, object]], str]
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 @dataclass(eq=False)
@@ -54,16 +60,20 @@ class Compilation:
 
     def check(self) -> None:
         """Set the outcome if the process has ended, or waits for something that never comes."""
+        is_alive = self.process.is_alive()
         if self.connection.poll():
             try:
                 self.outcome = str(self.connection.recv())
             except EOFError:
-                self.process.join()
-                self.outcome = f"the process that compiled ended with {self.process.exitcode}"
+                is_alive = False
         elif self._is_stuck():
-            self.process.kill()
             self.outcome = f"the process that compiled did nothing for {self.patience:.0f} seconds"
+        if self.outcome is None and not is_alive:
+            self.process.join(SECONDS_TO_END)
+            self.outcome = f"the process that compiled ended with {self.process.exitcode}"
         if self.outcome is not None:
+            self.process.join(0 if self._is_stuck() else SECONDS_TO_END)
+            self.process.kill()  # if it does not end
             self.process.join()
             self.connection.close()
 
@@ -84,11 +94,13 @@ class Compilation:
 class BackgroundQueue:
     """The compilations in the background of one process.
 
-    At most `limit` processes run. One that sleeps for `patience` seconds is given up.
+    At most `limit` processes run, at a priority as in nice(1). One that sleeps for `patience`
+    seconds is given up.
     """
 
-    limit: int = field(default_factory=lambda: max(1, (os.cpu_count() or 1) // CORES_PER_PROCESS))
+    limit: int = field(default_factory=lambda: max(1, _cores() // CORES_PER_PROCESS))
     patience: float = SECONDS_ASLEEP
+    priority: int = LOWEST_PRIORITY
     running: list[Compilation] = field(default_factory=list)
     succeeded: int = 0
     failed: int = 0
@@ -99,27 +111,35 @@ class BackgroundQueue:
     def begin(
         self, capture: Capture, args: Sequence[object], kwargs: Mapping[str, object]
     ) -> Compilation | None:
-        """Begin to compile a call; return None if as many processes run as may.
+        """Begin to compile a call; return None if `limit` processes run, or this process compiles.
 
         Raises OSError if no process can be started.
         """
         with self.lock:
             self.check()
-            if len(self.running) >= self.limit:
+            if len(self.running) >= self.limit or not compile_lock.acquire(blocking=False):
                 return None
-            receiving, sending = multiprocessing.Pipe(duplex=False)
-            process = multiprocessing.get_context("fork").Process(
-                target=_compile, args=(sending, capture, args, kwargs), daemon=True
-            )
-            with warnings.catch_warnings():
-                # Python warns of forks beside other threads, whose locks stay locked. The locks of
-                # compilation are waited for (see driver/fork.py), stuck processes are given up.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                process.start()
-            sending.close()
-            compilation = Compilation(process, receiving, self.patience)
-            self.running.append(compilation)
-            return compilation
+            try:
+                return self._start(capture, args, kwargs)
+            finally:
+                compile_lock.release()
+
+    def _start(
+        self, capture: Capture, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> Compilation:
+        receiving, sending = multiprocessing.Pipe(duplex=False)
+        process = multiprocessing.get_context("fork").Process(
+            target=_compile, args=(sending, self.priority, capture, args, kwargs), daemon=True
+        )
+        with warnings.catch_warnings():
+            # Python warns of forks beside other threads, whose locks stay locked. The locks of
+            # compilation are waited for (see driver/fork.py), stuck processes are given up.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        sending.close()
+        compilation = Compilation(process, receiving, self.patience)
+        self.running.append(compilation)
+        return compilation
 
     def check(self) -> None:
         """Look for compilations that have ended, at most once in a millisecond."""
@@ -138,12 +158,10 @@ class BackgroundQueue:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until no compilation runs, or for `timeout` seconds; return whether none runs."""
         end = float("inf") if timeout is None else time.monotonic() + timeout
-        self.waits += 1
         while self.running and time.monotonic() < end:
-            longest = min(end - time.monotonic(), self.patience / 4)
-            connection.wait([c.connection for c in self.running], max(0.0, longest))
-            self.next_check = 0.0
+            time.sleep(SECONDS_BETWEEN_CHECKS)
             self.check()
+        self.waits += not self.running
         return not self.running
 
     def stats(self) -> dict[str, int]:
@@ -196,36 +214,40 @@ class BackgroundCompiler:
             return False
         self.queue.check()
         kind, compilation = running
-        if compilation.outcome is None:
+        if compilation.outcome is None and compilation in self.queue.running:
             return False
         self.running = None
+        if compilation.outcome is None:
+            return False  # it is of the process from which this one was forked
         if compilation.outcome:
             self._give_up(kind, compilation.outcome)
         return not compilation.outcome
 
-    def takes(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+    def kind_of(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
+        """Return the kind of a call, which is found before eager may change its arguments."""
+        return kind_of_call(args, kwargs), getattr(self.owner, "training", None)
+
+    def takes(self, kind: Hashable) -> bool:
         """Return whether eager runs a call for which there is no compiled code.
 
-        While hooks for saved tensors are active it does not: a checkpoint compares what a call and
-        its repetition save.
+        It does not while a mode, a hook for saved tensors (a checkpoint compares what a call and
+        its repetition save), a stance or a process group asks for the usual way.
         """
-        if has_saved_tensor_hooks():
+        if is_watched() or kind in self.foreground:
             return False
-        if self.running is not None and not self.foreground:
+        if self.running is not None or self.is_held:
             return True
-        kind = self._kind(args, kwargs)
-        if kind in self.foreground:
+        if kind not in self.attempts and len(self.attempts) >= MAX_CODES:
             return False
-        reason = "" if self.running is not None else self._obstacle(kind)
-        if reason:
+        if reason := self._obstacle(kind):
             self._give_up(kind, reason)
         return not reason
 
-    def begin(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+    def begin(self, kind: Hashable, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Begin to compile a call that eager has run, unless other compilations run."""
-        if self.running is not None:
+        has_code = self.is_held and kind in self.attempts
+        if self.running is not None or has_code or self._obstacle(kind):
             return
-        kind = self._kind(args, kwargs)
         try:
             begun = self.queue.begin(self.capture, args, kwargs)
         except OSError as error:
@@ -235,17 +257,10 @@ class BackgroundCompiler:
             self.attempts[kind] += 1
             self.running = kind, begun
 
-    def _kind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
-        return kind_of_call(args, kwargs), getattr(self.owner, "training", None)
-
     def _obstacle(self, kind: Hashable) -> str:
         """Return why no other process can compile a kind of call, or ""."""
         if self.attempts[kind] >= ATTEMPTS:
             return "compiled code is on disk, but its guards do not hold for the call"
-        if kind not in self.attempts and len(self.attempts) >= MAX_CODES:
-            return f"there are {MAX_CODES} other kinds of calls, such as sizes"
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            return "the process belongs to a process group"
         if torch.cuda.is_initialized():
             return "the process uses a GPU, which a fork cannot"
         if sys.platform != "linux" or multiprocessing.current_process().daemon:
@@ -260,20 +275,33 @@ class BackgroundCompiler:
 
 
 def _compile(
-    sending: Connection, capture: Capture, args: Sequence[object], kwargs: Mapping[str, object]
+    sending: Connection,
+    priority: int,
+    capture: Capture,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
 ) -> None:
     """Compile a call in this process, which was forked for it, and send the outcome."""
-    os.nice(LOWEST_PRIORITY)
+    os.nice(priority)
     logging.disable()
     for number in signal.valid_signals():  # handlers are the parent's, such as one that saves
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the end of the parent ends this process
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     with Path(os.devnull).open("w", encoding="utf-8") as null:
         sys.stdout = sys.stderr = null
         for output in (1, 2):
             os.dup2(null.fileno(), output)
         sending.send(capture(args, kwargs))
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent has ended."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 os.register_at_fork(after_in_child=QUEUE.forget)

@@ -12,7 +12,7 @@ from tofuse.torch_internals.dynamo_guards import traced_code
 
 
 class Captured(Exception):
-    """A program was compiled that is not to run."""
+    """Raised instead of running a program that was compiled only for the cache."""
 
 
 @dataclass(eq=False)

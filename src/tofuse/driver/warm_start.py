@@ -21,7 +21,7 @@ from tofuse.torch_internals.dynamo_guards import compiled_bytecode
 P = ParamSpec("P")
 R = TypeVar("R")
 REASON_LENGTH = 300  # of an error
-MAX_KINDS = 64  # of calls for which the disk is asked
+MAX_KINDS = 64  # of calls that are looked up on disk
 
 
 class WarmStart:
@@ -53,9 +53,10 @@ class WarmStart:
         self, function: FunctionType, args: Sequence[object], kwargs: Mapping[str, object]
     ) -> Callable[..., object] | None:
         """Return the function that runs a call, from disk."""
-        if self.stored is None:
-            self.stored = load_codes(function, self.context.config)
-        if not self.stored:
+        stored_codes = self.stored  # another thread may call `reload`
+        if stored_codes is None:
+            stored_codes = self.stored = load_codes(function, self.context.config)
+        if not stored_codes:
             return None
         kind = kind_of_call(args, kwargs), getattr(self.owner, "training", None)
         if kind in self.kinds:
@@ -63,7 +64,7 @@ class WarmStart:
         self.kinds.add(kind)
         if len(self.kinds) >= MAX_KINDS:
             self.stored = []
-        for stored in self.stored:
+        for stored in stored_codes:
             try:
                 bound = stored[0].bind(function, args, kwargs)
                 program = None if bound is None else restore_program(stored[1], self.context)
@@ -73,12 +74,13 @@ class WarmStart:
             if bound is not None and program is not None:
                 run = bound.run_with(program)
                 self.bound = [(bound, run), *self.bound]
-                self.stored = [x for x in self.stored if x is not stored]
+                if self.stored is stored_codes:
+                    self.stored = [x for x in stored_codes if x is not stored]
                 return run
         return None
 
     def reload(self) -> None:
-        """Read again what is on disk, at the next call that no guards hold for."""
+        """Read the disk again at the next call that no bound code accepts."""
         self.stored = None
         self.kinds.clear()
 
@@ -124,13 +126,20 @@ class WarmStart:
 
         `compiled` is a function under a context with `capture_only`.
         """
+        function = self.context.record.function
+        if isinstance(function, FunctionType):
+            self.known = compiled_bytecode(function.__code__)
         try:
             compiled(*args, **kwargs)
         except Captured:
             pass
         except Exception as error:
             return f"{type(error).__name__}: {' '.join(str(error).split())[:REASON_LENGTH]}"
-        return self.keep()
+        program = self.context.record.program
+        reason = self.keep()
+        if not reason and (program is None or restore_program(program, self.context) is None):
+            return "its program is not in the cache on disk"
+        return reason
 
 
 def warm_start(
@@ -153,9 +162,9 @@ def warm_start(
             run = codes.find(args, kwargs)
         if run is not None:
             return run(*args, **kwargs)  # type: ignore[return-value]  # what `compiled` returns
-        if background is not None and background.takes(args, kwargs):
+        if background is not None and background.takes(kind := background.kind_of(args, kwargs)):
             result: R = background.eager(*args, **kwargs)  # type: ignore[assignment]  # as above
-            background.begin(args, kwargs)
+            background.begin(kind, args, kwargs)
             return result
         try:
             result = compiled(*args, **kwargs)

@@ -72,7 +72,7 @@ class GuardedCode:
         The program is still missing: see `BoundCode.run_with`.
         """
         state = GlobalStateGuard()
-        if state_text(state) != self.state or _is_watched():
+        if state_text(state) != self.state or is_watched():
             return None
         try:
             if any(digest_file(name) != digest for name, digest in self.files.items()):
@@ -131,7 +131,7 @@ class BoundCode:
 
     def check(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Return whether the guards hold for a call."""
-        if not self.same_state() or _is_watched():
+        if not self.same_state() or is_watched():
             return False
         if any(a is not b for a, b in zip(_signature(self.function), self.signature, strict=True)):
             return False
@@ -182,7 +182,7 @@ def guarded_code(
     """
     if bytecode.co_freevars != function.__code__.co_freevars:
         raise UnsupportedError("the bytecode has other free variables")
-    if _is_watched():
+    if is_watched():
         raise UnsupportedError("a mode sees the call")
     module = function.__globals__
     aliases = {k: v for k, v in module.items() if ALIAS.fullmatch(k)}
@@ -224,7 +224,7 @@ def _with_defaults(made: Sequence[FunctionType], function: FunctionType) -> Sequ
     return made
 
 
-def _is_watched() -> bool:
+def is_watched() -> bool:
     """Return whether a mode, transform or hook for saved tensors would see the call.
 
     Also under a stance of torch.compile, and for several processes: Dynamo may cut their programs.
