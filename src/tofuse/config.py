@@ -46,7 +46,7 @@ class Config:
     memory_budget: float | None = None  # for saved tensors: a fraction up to 1, or bytes
     executors: tuple[str, ...] = ("llvm", "aten")  # in order of preference
     tune: str = "off"  # "measure": time candidates for every region and choose the fastest
-    background: bool = field(default=False, repr=False, compare=False)  # see driver.background
+    background: bool = field(default=False, repr=False, compare=False)  # eager runs meanwhile
     mode: str = field(default="default", repr=False, compare=False)  # of torch.compile; see MODES
     machine: Path | None = None  # file of machine costs instead of calibrated or assumed ones
     # folder of the cache on disk; None: the user's cache

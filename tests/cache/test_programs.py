@@ -14,8 +14,8 @@ import torch.nn.functional as F
 
 import tofuse
 from tofuse.cache import programs
+from tofuse.cache.store import store_of
 from tofuse.config import make_config
-from tofuse.cost.machine_source import store_of
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

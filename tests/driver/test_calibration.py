@@ -11,7 +11,7 @@ import torch
 
 import tofuse
 from tofuse.backends.llvm.load import host_target
-from tofuse.cache.store import Store
+from tofuse.cache.store import Store, store_of
 from tofuse.config import Config
 from tofuse.cost import machine_source
 from tofuse.cost.machine import (
@@ -117,7 +117,7 @@ def test_a_damaged_or_foreign_file_is_ignored(tmp_path, how):
 def test_a_machine_with_another_thread_count_is_ignored(tmp_path):
     config = Config(cache_dir=tmp_path)
     wrong = default_machine(TARGET.threads + 1, TARGET.lanes)
-    machine_source.store_of(config).put("machine", machine_source._key(TARGET), str(wrong))
+    store_of(config).put("machine", machine_source._key(TARGET), str(wrong))
     measured = machine_source.measured_machine(TARGET, config)
     assert measured == machine_source.assumed_machine(TARGET, config)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 
-from tofuse.cache.store import Store
-from tofuse.config import make_config, user_cache
+from tofuse.cache.store import store_of
+from tofuse.config import make_config
 from tofuse.errors import TofuseWarning
 from tofuse.torch_internals.cache_artifacts import register_artifacts
 
@@ -13,7 +13,7 @@ from tofuse.torch_internals.cache_artifacts import register_artifacts
 def write_entry(name: str, content: bytes) -> None:
     """Write an entry of a bundle to the folder of the environment, or to the user's cache."""
     try:
-        Store(make_config({}).cache_dir or user_cache()).write(name, content)
+        store_of(make_config({})).write(name, content)
     except ValueError as error:  # the bundle's other entries are loaded
         warnings.warn(f"a bundle has an entry that is not written: {error}", TofuseWarning, 2)
 

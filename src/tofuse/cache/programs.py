@@ -8,20 +8,27 @@ import hashlib
 import logging
 import pickle
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib.util import MAGIC_NUMBER
 
 from tofuse.backends.llvm.load import host_target
 from tofuse.backends.llvm.machine_code import host_features
 from tofuse.cache.artifact import Artifact
+from tofuse.cache.store import store_of
 from tofuse.capture.aot.tangent_layouts import TangentLayouts
 from tofuse.config import PACKAGE, Config
-from tofuse.cost.machine_source import assumed_machine, store_of
+from tofuse.cost.machine_source import assumed_machine
 from tofuse.ir.runtime_kind import InferenceRuntime, RuntimeKind, TrainingRuntime
 from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.launch import thread_count
 
 KIND = "program"
+CACHEABLE = frozenset(
+    (
+        *("dynamic", "fullgraph", "precision", "strict", "pool_bytes", "memory_budget"),
+        *("cache_dir", "hand_back"),
+    )
+)
 log = logging.getLogger(__name__)
 
 
@@ -80,23 +87,21 @@ def _key(identity: Sequence[str], config: Config) -> tuple[str, ...]:
     return (source_digest(), *environment, costs, digest)
 
 
-def is_cacheable(config: Config) -> bool:
-    """Return whether programs with these options are kept on disk.
+def uncacheable_options(config: Config) -> list[str]:
+    """Return the options because of which programs are not kept on disk.
 
-    They are not if an option shows, verifies or measures programs, or chooses executors.
+    They show, verify or measure programs, or choose the capture, costs or executors.
     """
-    cacheable = replace(
-        Config(),
-        dynamic=config.dynamic,
-        fullgraph=config.fullgraph,
-        precision=config.precision,
-        strict=config.strict,
-        pool_bytes=config.pool_bytes,
-        memory_budget=config.memory_budget,
-        cache_dir=config.cache_dir,
-        hand_back=config.hand_back,
-    )
-    return config == cacheable
+    return [
+        f.name
+        for f in fields(Config)
+        if f.compare and f.name not in CACHEABLE and getattr(config, f.name) != f.default
+    ]
+
+
+def is_cacheable(config: Config) -> bool:
+    """Return whether programs with these options are kept on disk."""
+    return not uncacheable_options(config)
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tofuse.config import Config, user_cache
 from tofuse.torch_internals.cache_artifacts import record_artifact
 
 FORMAT = 1  # version of the file format, part of the folder's name
@@ -81,8 +82,8 @@ class Store:
             number, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem)
             try:
                 with os.fdopen(number, "wb") as file:
-                    os.fchmod(number, 0o644)  # for other users, if this one is root
                     file.write(content)
+                Path(temporary).chmod(0o644)  # for other users, if this one is root
                 Path(temporary).replace(path)
                 return True
             finally:
@@ -134,6 +135,11 @@ class Store:
     def path(self, kind: str, key: Sequence[str]) -> Path:
         """Return the file of a key."""
         return self.folder / f"{kind}-{FORMAT}" / f"{_digest(key)[:32]}.json"
+
+
+def store_of(config: Config) -> Store:
+    """Return the store on disk of a configuration."""
+    return Store(config.cache_dir or user_cache())
 
 
 def _digest(parts: Sequence[str]) -> str:

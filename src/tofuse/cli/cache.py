@@ -9,9 +9,8 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from tofuse.cache.store import EntryKind
+from tofuse.cache.store import EntryKind, store_of
 from tofuse.config import make_config
-from tofuse.cost.machine_source import store_of
 from tofuse.report.number_format import plural, show_bytes
 
 SUMMARY = "show or clear the cache of compiled programs on disk"
@@ -61,6 +60,7 @@ def _print_kinds(kinds: list[EntryKind]) -> None:
 
 
 CONTENT = {
+    "capture": "captured functions",
     "choice": "what tune='measure' chose for a region",
     "code": "machine code of kernels",
     "machine": "costs that tofuse.calibrate() measured",

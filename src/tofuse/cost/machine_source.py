@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from tofuse.cache.store import Store
-from tofuse.config import Config, user_cache
+from tofuse.cache.store import store_of
+from tofuse.config import Config
 from tofuse.cost.host import host
 from tofuse.cost.machine import (
     Machine,
@@ -17,11 +17,6 @@ from tofuse.errors import OptionError, ParseError
 from tofuse.ir.schedule import Target
 
 VERSION = "3"  # of the calibration, part of the store's key
-
-
-def store_of(config: Config) -> Store:
-    """Return the store on disk of a configuration."""
-    return Store(config.cache_dir or user_cache())
 
 
 def assumed_machine(target: Target, config: Config) -> Machine:

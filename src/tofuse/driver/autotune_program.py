@@ -8,7 +8,7 @@ import torch
 from torch.fx import GraphModule
 
 from tofuse.backends.llvm.load import host_target
-from tofuse.cost.machine_source import store_of
+from tofuse.cache.store import store_of
 from tofuse.driver.autotune import ATEN, Choice, choose
 from tofuse.driver.context import CompileContext
 from tofuse.runtime.cuda import synchronize

@@ -26,7 +26,6 @@ import torch
 
 from tofuse.cache.guarded_codes import MAX_CODES
 from tofuse.capture.dynamo.guarded_code import is_watched
-from tofuse.driver.hand_back import kind_of_call
 from tofuse.torch_internals.dynamo import compile_lock
 
 LOWEST_PRIORITY = 19  # as in nice(1)
@@ -35,6 +34,7 @@ ATTEMPTS = 3  # per kind; guards also check other state, such as whether paramet
 SECONDS_BETWEEN_CHECKS = 0.001
 SECONDS_ASLEEP = 60.0  # a process that sleeps so long is killed: no thread releases its lock
 SECONDS_TO_END = 5.0
+log = logging.getLogger(__name__)
 # Returns why the code of a call is not on disk, or "".
 Capture = Callable[[Sequence[object], Mapping[str, object]], str]
 
@@ -60,22 +60,29 @@ class Compilation:
 
     def check(self) -> None:
         """Set the outcome if the process has ended, or waits for something that never comes."""
-        is_alive = self.process.is_alive()
+        has_ended = not self.process.is_alive()  # before the look at what it has sent
         if self.connection.poll():
-            try:
-                self.outcome = str(self.connection.recv())
-            except EOFError:
-                is_alive = False
+            self.outcome = self._receive()
+        elif has_ended:
+            self.outcome = self._exit_reason()
         elif self._is_stuck():
             self.outcome = f"the process that compiled did nothing for {self.patience:.0f} seconds"
-        if self.outcome is None and not is_alive:
-            self.process.join(SECONDS_TO_END)
-            self.outcome = f"the process that compiled ended with {self.process.exitcode}"
+            self.process.kill()
         if self.outcome is not None:
-            self.process.join(0 if self._is_stuck() else SECONDS_TO_END)
+            self.process.join(SECONDS_TO_END)
             self.process.kill()  # if it does not end
             self.process.join()
             self.connection.close()
+
+    def _receive(self) -> str:
+        try:
+            return str(self.connection.recv())
+        except EOFError:
+            self.process.join(SECONDS_TO_END)
+            return self._exit_reason()
+
+    def _exit_reason(self) -> str:
+        return f"the process that compiled ended with {self.process.exitcode}"
 
     def _is_stuck(self) -> bool:
         now = time.monotonic()
@@ -183,21 +190,18 @@ QUEUE = BackgroundQueue()
 
 @dataclass(eq=False)
 class BackgroundCompiler:
-    """The compilations in the background of one function.
-
-    `owner` is the compiled module or function, `eager` what runs it uncompiled. `report` receives
-    the reason if a call is compiled in the foreground.
-    """
+    """The compilations in the background of one function, which `eager` runs uncompiled."""
 
     capture: Capture
     eager: Callable[..., object]
-    owner: object
-    report: Callable[[str], None]
     queue: BackgroundQueue = field(default_factory=lambda: QUEUE)
     running: tuple[Hashable, Compilation] | None = None
     attempts: Counter[Hashable] = field(default_factory=Counter)  # by kind of call
     foreground: set[Hashable] = field(default_factory=set)  # kinds
-    waits: int = field(default_factory=lambda: QUEUE.waits)
+    waits: int = field(init=False)  # of the queue, when the function was compiled
+
+    def __post_init__(self) -> None:
+        self.waits = self.queue.waits
 
     @property
     def is_held(self) -> bool:
@@ -223,10 +227,6 @@ class BackgroundCompiler:
             self._give_up(kind, compilation.outcome)
         return not compilation.outcome
 
-    def kind_of(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
-        """Return the kind of a call, which is found before eager may change its arguments."""
-        return kind_of_call(args, kwargs), getattr(self.owner, "training", None)
-
     def takes(self, kind: Hashable) -> bool:
         """Return whether eager runs a call for which there is no compiled code.
 
@@ -246,16 +246,17 @@ class BackgroundCompiler:
     def begin(self, kind: Hashable, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Begin to compile a call that eager has run, unless other compilations run."""
         has_code = self.is_held and kind in self.attempts
-        if self.running is not None or has_code or self._obstacle(kind):
-            return
-        try:
-            begun = self.queue.begin(self.capture, args, kwargs)
-        except OSError as error:
-            self._give_up(kind, f"no process can be started: {error}")
-            return
-        if begun is not None:
-            self.attempts[kind] += 1
-            self.running = kind, begun
+        with self.queue.lock:  # of several threads, one begins
+            if self.running is not None or has_code or self._obstacle(kind):
+                return
+            try:
+                begun = self.queue.begin(self.capture, args, kwargs)
+            except OSError as error:
+                self._give_up(kind, f"no process can be started: {error}")
+                return
+            if begun is not None:
+                self.attempts[kind] += 1
+                self.running = kind, begun
 
     def _obstacle(self, kind: Hashable) -> str:
         """Return why no other process can compile a kind of call, or ""."""
@@ -271,7 +272,7 @@ class BackgroundCompiler:
 
     def _give_up(self, kind: Hashable, reason: str) -> None:
         self.foreground.add(kind)
-        self.report(f"calls of one kind are compiled in the foreground: {reason}")
+        log.info("calls of one kind are compiled in the foreground: %s", reason)
 
 
 def _compile(
@@ -302,6 +303,3 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
-
-
-os.register_at_fork(after_in_child=QUEUE.forget)

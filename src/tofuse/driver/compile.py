@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torch.nn.parallel import DistributedDataParallel
 
-from tofuse.cache.programs import is_cacheable
+from tofuse.cache.programs import is_cacheable, uncacheable_options
 from tofuse.capture.aot.aot_graphs import AOTGraphs
 from tofuse.capture.aot.boxed import CompiledFunction
 from tofuse.capture.dynamo.code_objects import with_unique_code
@@ -52,11 +52,10 @@ def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-
         target = target.module()
     check_callable(target)
     target = uncompiled(target)
-    if context.config.background and not is_cacheable(context.config):
+    if context.config.background and (names := uncacheable_options(context.config)):
         raise OptionError(
-            "background compiles in another process, whose programs come through the cache on "
-            "disk: it goes with no option that shows, verifies or measures programs, or chooses "
-            "the capture or executors"
+            f"background=True does not go with {', '.join(names)} (also of the environment): "
+            "programs of another process come through the cache on disk"
         )
     reason = _eager_reason(target, context.config)
     if reason is not None:
@@ -77,11 +76,8 @@ def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-
         codes, background = WarmStart(target, context), None
         if context.config.background:
             capture_only = functools.partial(capture, replace(context, capture_only=True))
-            background = BackgroundCompiler(
-                lambda args, kwargs: codes.capture(capture_only(), args, kwargs),
-                call,
-                target,
-                context.report_variant,
+            background = BackgroundCompiler(  # it captures in another process
+                lambda args, kwargs: codes.capture(capture_only(), args, kwargs), call
             )
         warm = warm_start(compiled, codes, background)
         compiled = update_compiled_wrapper(warm, compiled)

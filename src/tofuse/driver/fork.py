@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 
 from tofuse.backends.llvm.load import CODE
+from tofuse.driver.background import QUEUE
 from tofuse.torch_internals.dynamo import compile_lock
 
 LOCKS = (compile_lock, CODE.lock)  # in the order in which compilation takes them
@@ -26,10 +27,11 @@ def release_locks() -> None:
 
 
 def register_fork_handlers() -> None:
-    """Make forks wait for the end of compilations in other threads."""
+    """Make forks wait for compilations in other threads, and forget those in the background."""
     if os.name == "posix":
         os.register_at_fork(
             before=wait_for_compilations,
             after_in_parent=release_locks,
             after_in_child=release_locks,
         )
+        os.register_at_fork(after_in_child=QUEUE.forget)

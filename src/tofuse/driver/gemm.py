@@ -24,11 +24,10 @@ from tofuse.backends.llvm.matmul.pack import (
     pack_transposed,
 )
 from tofuse.cache.artifact import load_code
-from tofuse.cache.store import Store
+from tofuse.cache.store import Store, store_of
 from tofuse.config import Config
 from tofuse.cost.library import library_us
 from tofuse.cost.machine import Machine
-from tofuse.cost.machine_source import store_of
 from tofuse.cost.products import ProductSize, is_faster, product_costs
 from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_COLUMNS, PANEL_DEPTH, PANEL_OVERHEAD
 from tofuse.driver.assign_executors import ONLY_PYTORCH, Assignment

@@ -26,6 +26,13 @@ WARM_UP = 4  # calls of both before, that are not timed
 GAIN = 1.03  # a kind is handed back if eager is faster by this factor
 
 
+def _shuffled() -> list[bool]:
+    """Return who runs the calls of a trial: eager (True) and compiled as often."""
+    timed = [True, False] * TIMED_CALLS
+    random.Random(0).shuffle(timed)
+    return [False, True] * WARM_UP + timed
+
+
 @dataclass(eq=False)
 class Trial:
     """Calls of one kind that run in eager or compiled, in a shuffled order, with their times.
@@ -38,7 +45,7 @@ class Trial:
     trains: bool = False
     eager: list[float] = field(default_factory=list)
     compiled: list[float] = field(default_factory=list)
-    order: list[bool] = field(default_factory=lambda: _shuffled())
+    order: list[bool] = field(default_factory=_shuffled)
     count: int = 0
     last_begin: float | None = None
 
@@ -147,13 +154,6 @@ def _record(trial: Trial, number: int, seconds: float) -> None:
     """Record the time of a call after the first ones, which may compile a backward."""
     if number >= 2 * WARM_UP:
         (trial.eager if trial.order[number] else trial.compiled).append(seconds)
-
-
-def _shuffled() -> list[bool]:
-    """Return who runs the calls of a trial: eager (True) and compiled as often."""
-    timed = [True, False] * TIMED_CALLS
-    random.Random(0).shuffle(timed)
-    return [False, True] * WARM_UP + timed
 
 
 def _conclude(

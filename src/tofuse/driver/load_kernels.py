@@ -11,8 +11,8 @@ from tofuse.backends.llvm.load import CodeLibrary
 from tofuse.backends.triton.emit import launch_parameters
 from tofuse.backends.triton.load import LaunchSpec, TritonModule
 from tofuse.cache.artifact import bind_runtime, load_code
+from tofuse.cache.store import store_of
 from tofuse.config import Config
-from tofuse.cost.machine_source import store_of
 from tofuse.cost.thresholds import MAX_GROUPED_WORKSPACE
 from tofuse.driver.codegen import GeneratedKernel
 from tofuse.errors import CompileError, TofuseWarning

@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 
 from tofuse.backends.llvm.load import CodeLibrary
 from tofuse.cache.artifact import Artifact
+from tofuse.cache.store import store_of
 from tofuse.capture.fx.eager_memory import EagerMemory, simulate_eager
 from tofuse.capture.joint.complex.complex_to_real import complex_to_real
 from tofuse.capture.joint.merge_seeds import merge_seeds
@@ -31,7 +32,7 @@ from tofuse.capture.pre_autograd.vectorize import vectorize
 from tofuse.config import Config
 from tofuse.cost.call_overhead import Prediction, predict_faster
 from tofuse.cost.machine import SMALLEST_POOLED, Machine
-from tofuse.cost.machine_source import assumed_machine, measured_machine, store_of
+from tofuse.cost.machine_source import assumed_machine, measured_machine
 from tofuse.cost.thresholds import PEAK_TOLERANCE
 from tofuse.driver.assign_executors import (
     assign_kernels_and_fallbacks,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import ParamSpec, TypeVar
 
@@ -58,7 +58,7 @@ class WarmStart:
             stored_codes = self.stored = load_codes(function, self.context.config)
         if not stored_codes:
             return None
-        kind = kind_of_call(args, kwargs), getattr(self.owner, "training", None)
+        kind = self.kind_of(args, kwargs)
         if kind in self.kinds:
             return None
         self.kinds.add(kind)
@@ -78,6 +78,10 @@ class WarmStart:
                     self.stored = [x for x in stored_codes if x is not stored]
                 return run
         return None
+
+    def kind_of(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
+        """Return the kind of a call, with the mode of a module."""
+        return kind_of_call(args, kwargs), getattr(self.owner, "training", None)
 
     def reload(self) -> None:
         """Read the disk again at the next call that no bound code accepts."""
@@ -162,7 +166,7 @@ def warm_start(
             run = codes.find(args, kwargs)
         if run is not None:
             return run(*args, **kwargs)  # type: ignore[return-value]  # what `compiled` returns
-        if background is not None and background.takes(kind := background.kind_of(args, kwargs)):
+        if background is not None and background.takes(kind := codes.kind_of(args, kwargs)):
             result: R = background.eager(*args, **kwargs)  # type: ignore[assignment]  # as above
             background.begin(kind, args, kwargs)
             return result
