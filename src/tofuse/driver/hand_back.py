@@ -121,8 +121,8 @@ def hand_back(
             if trial.is_over:
                 _conclude(record, kind, trial, report)
             return result
-        for trial in record.trials.values():
-            trial.last_begin = None
+        for other in (*record.trials.values(),) if record.trials else ():
+            other.last_begin = None
         before = len(record.predictions)
         result = compiled(*args, **kwargs)
         if len(record.predictions) != before:
@@ -140,19 +140,21 @@ def _timed(
     kwargs: Mapping[str, object],
 ) -> R:
     """Run a call in eager or compiled, and record its time, or that of the call before it."""
-    in_eager, begin = trial.order[trial.count], time.perf_counter()
-    if trial.trains and trial.last_begin is not None:
-        _record(trial, trial.count - 1, begin - trial.last_begin)
+    number, last_begin, begin = trial.count, trial.last_begin, time.perf_counter()
+    trial.count, trial.last_begin = number + 1, begin
+    if trial.trains and last_begin is not None:
+        _record(trial, number - 1, begin - last_begin)
+    # of several threads, some may come after the end
+    in_eager = number < len(trial.order) and trial.order[number]
     result = (original if in_eager else compiled)(*args, **kwargs)
     if not trial.trains:
-        _record(trial, trial.count, time.perf_counter() - begin)
-    trial.count, trial.last_begin = trial.count + 1, begin
+        _record(trial, number, time.perf_counter() - begin)
     return result
 
 
 def _record(trial: Trial, number: int, seconds: float) -> None:
     """Record the time of a call after the first ones, which may compile a backward."""
-    if number >= 2 * WARM_UP:
+    if 2 * WARM_UP <= number < len(trial.order):
         (trial.eager if trial.order[number] else trial.compiled).append(seconds)
 
 
