@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -14,7 +15,6 @@ from torch.utils.checkpoint import checkpoint
 import tofuse
 from tests.support.warm import backward, captures
 from tofuse.driver.background import QUEUE, BackgroundCompiler, BackgroundQueue
-from tofuse.errors import OptionError
 
 
 class Counted(nn.Module):
@@ -71,7 +71,7 @@ def _runs_autograd_in_fork():
 
 
 def runs_eager(function, *args, **kwargs):
-    """Run a call forward and backward; return whether eager ran it."""
+    """Run a call and its backward; return whether eager ran it."""
     before = len(RUNS)
     backward(function(*args, **kwargs))
     return len(RUNS) > before
@@ -254,7 +254,7 @@ def test_a_checkpoint_saves_what_its_repetition_saves(options):
 
 def test_a_process_prints_nothing(options, capfd):
     queue = BackgroundQueue(priority=0)
-    BackgroundCompiler(_print, abs, queue).begin(1, (1,), {})
+    BackgroundCompiler(_print, abs, print, queue).begin(1, (1,), {}, 0)
     assert queue.wait()
     assert queue.stats()["succeeded"] == 1
     assert capfd.readouterr() == ("", "")
@@ -269,15 +269,23 @@ def _print(args, kwargs):
 def test_threads_share_one_compilation(options):
     compiled, x = tofuse.compile(Counted(), **options), torch.randn(5, 8)
     succeeded = tofuse.background_stats()["succeeded"]
-    threads = [threading.Thread(target=compiled, args=(x,)) for _ in range(8)]
+    errors: list[BaseException] = []
+
+    def work():
+        try:
+            for _ in range(20):  # while the compilation ends, too
+                compiled(x)
+                tofuse.wait(0.1)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    tofuse.wait()
-    assert tofuse.background_stats()["succeeded"] <= succeeded + 1
-    compiled(x)
-    tofuse.wait()
+    assert not errors
+    assert tofuse.background_stats()["succeeded"] == succeeded + 1
     assert not runs_eager(compiled, x)
 
 
@@ -303,12 +311,12 @@ def test_a_forked_process_has_no_compilations(options):
 )
 def test_a_process_that_is_lost_is_given_up(capture, reason, options, log_lines):
     queue = BackgroundQueue(priority=0, patience=0.2)
-    compiler = BackgroundCompiler(capture, abs, queue)
+    compiler = BackgroundCompiler(capture, abs, print, queue)
     assert compiler.takes(1)
-    compiler.begin(1, (1,), {})
+    compiler.begin(1, (1,), {}, compiler.ended)
     assert not queue.wait(timeout=0.0)
     assert queue.wait(timeout=30.0)
-    assert not compiler.has_result()
+    compiler.collect()
     assert not compiler.takes(1)
     assert reason in log_lines[0]
     assert queue.stats() == {"running": 0, "succeeded": 0, "failed": 1}
@@ -319,8 +327,8 @@ def test_handlers_of_signals_stay_in_the_parent(options, tmp_path):
     before = signal.signal(signal.SIGTERM, lambda *ignored: path.write_text("a checkpoint"))
     try:
         queue = BackgroundQueue(priority=0)
-        compiler = BackgroundCompiler(_sleep_long, abs, queue)
-        compiler.begin(1, (1,), {})
+        compiler = BackgroundCompiler(_sleep_long, abs, print, queue)
+        compiler.begin(1, (1,), {}, compiler.ended)
         time.sleep(0.5)
         queue.running[0].process.terminate()
         assert queue.wait(timeout=30.0)
@@ -331,9 +339,9 @@ def test_handlers_of_signals_stay_in_the_parent(options, tmp_path):
 
 def test_what_is_compiled_in_the_foreground_stays_compiled(options):
     queue = BackgroundQueue(priority=0, limit=2)
-    compiler = BackgroundCompiler(_sleep, abs, queue)
+    compiler = BackgroundCompiler(_sleep, abs, print, queue)
     compiler.foreground.add(1)
-    compiler.begin(2, (2,), {})
+    compiler.begin(2, (2,), {}, compiler.ended)
     assert compiler.takes(2) and compiler.takes(3)
     assert not compiler.takes(1)
     assert queue.wait()
@@ -351,16 +359,18 @@ def _sleep(args, kwargs):
 
 def test_one_process_runs_at_a_time(options):
     queue = BackgroundQueue(priority=0, limit=1)
-    first, second = (BackgroundCompiler(_sleep, abs, queue) for _ in range(2))
-    for compiler in (first, second):
-        assert compiler.takes(1)
-        compiler.begin(1, (1,), {})
-    assert queue.stats()["running"] == 1
-    assert queue.wait()
-    assert first.has_result() and not second.has_result()
-    second.begin(1, (1,), {})
-    assert queue.wait()
-    assert second.has_result()
+    reloads: list[int] = []
+    compilers = [BackgroundCompiler(_sleep, abs, partial(reloads.append, k), queue) for k in (0, 1)]
+    for begun in ([0], [0, 1]):
+        for compiler in compilers:
+            assert compiler.takes(1)
+            compiler.begin(1, (1,), {}, compiler.ended)
+        assert queue.stats()["running"] == 1
+        assert queue.wait()
+        for compiler in compilers:
+            compiler.collect()
+        assert reloads == begun
+        compilers.reverse()
 
 
 def test_a_call_that_changes_the_kind_of_its_arguments_ends_in_the_foreground(options):
@@ -385,16 +395,3 @@ def test_a_stance_of_torch_is_obeyed(options):
     with torch.compiler.set_stance("force_eager"):
         assert runs_eager(compiled, x)
         assert tofuse.background_stats()["running"] == 0
-
-
-@pytest.mark.parametrize("other", [{"verify": True}, {"capture": "trace"}, {"tune": "measure"}])
-def test_options_that_another_process_cannot_have(other):
-    with pytest.raises(OptionError, match="background"):
-        tofuse.compile(torch.sin, background=True, **other)
-
-
-def test_only_compile_takes_the_option(tmp_path):
-    with pytest.raises(Exception, match="background is for"):
-        torch.compile(torch.sin, backend="tofuse", options={"background": True})(torch.ones(3))
-    with pytest.raises(OptionError, match="export takes"):
-        tofuse.export(torch.sin, (torch.ones(3),), tmp_path / "sin", background=True)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import tofuse
+from tofuse.errors import OptionError
 
 
 def shifted(x: torch.Tensor) -> torch.Tensor:
@@ -43,3 +44,9 @@ def test_a_module_compiled_in_place_is_compiled(outer, fresh_dynamo, capsys):
 def test_an_explained_function_may_be_compiled(fresh_dynamo):
     report = tofuse.explain(tofuse.compile(shifted))(torch.randn(3))
     assert len(report.kernels) == 1
+
+
+@pytest.mark.parametrize("other", [{"verify": True}, {"capture": "trace"}, {"tune": "measure"}])
+def test_options_that_another_process_cannot_have(other):
+    with pytest.raises(OptionError, match="background"):
+        tofuse.compile(torch.sin, background=True, **other)

@@ -1,5 +1,6 @@
 """Calls that eager runs as fast are handed back to it, and others are not."""
 
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -148,27 +149,33 @@ def test_training_steps_are_timed_from_call_to_call(slow, calls_in_a_step):
 @pytest.mark.parametrize("trains", [False, True])
 def test_threads_share_a_trial(trains):
     record, errors = HandBack(), list[BaseException]()
+    interval = sys.getswitchinterval()
 
     def run(name, x):
-        time.sleep(1e-4)
-        if not record.predictions:
+        if name == "compiled" and len(x) not in seen:
+            seen.add(len(x))
             record.predictions.append(Prediction(Faster.UNKNOWN, trains=trains))
 
-    call = hand_back(partial(run, "compiled"), partial(run, "eager"), record, print)
+    seen: set[int] = set()
+    call = hand_back(partial(run, "compiled"), partial(run, "eager"), record, lambda text: None)
 
     def work():
         try:
-            for k in range(100):
-                call(torch.ones(2 + k % 3, requires_grad=True))
+            for k in range(3000):
+                call(torch.ones(2 + k // 60, requires_grad=True))
         except BaseException as error:
             errors.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors and not record.trials
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not errors
 
 
 def test_other_work_between_training_steps_is_not_counted():

@@ -69,3 +69,10 @@ def test_options_of_tuning_measure(name):
 def test_words_that_nobody_knows_are_errors(options, message):
     with pytest.raises(Exception, match=message):
         torch.compile(program, backend="tofuse", options=options)(torch.randn(5))
+
+
+def test_only_compile_takes_the_option(tmp_path):
+    with pytest.raises(Exception, match="background is for"):
+        torch.compile(torch.sin, backend="tofuse", options={"background": True})(torch.ones(3))
+    with pytest.raises(OptionError, match="export takes"):
+        tofuse.export(torch.sin, (torch.ones(3),), tmp_path / "sin", background=True)

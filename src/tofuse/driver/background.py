@@ -190,14 +190,19 @@ QUEUE = BackgroundQueue()
 
 @dataclass(eq=False)
 class BackgroundCompiler:
-    """The compilations in the background of one function, which `eager` runs uncompiled."""
+    """The compilations in the background of one function, which `eager` runs uncompiled.
+
+    `reload` is called when there is new code on disk.
+    """
 
     capture: Capture
     eager: Callable[..., object]
+    reload: Callable[[], None]
     queue: BackgroundQueue = field(default_factory=lambda: QUEUE)
     running: tuple[Hashable, Compilation] | None = None
     attempts: Counter[Hashable] = field(default_factory=Counter)  # by kind of call
     foreground: set[Hashable] = field(default_factory=set)  # kinds
+    ended: int = 0  # compilations whose result this function has
     waits: int = field(init=False)  # of the queue, when the function was compiled
 
     def __post_init__(self) -> None:
@@ -211,21 +216,21 @@ class BackgroundCompiler:
         """
         return self.queue.waits == self.waits and torch.are_deterministic_algorithms_enabled()
 
-    def has_result(self) -> bool:
-        """Return whether a compilation has just written code to disk."""
+    def collect(self) -> None:
+        """Receive the result of the compilation, if it has ended."""
         running = self.running  # another thread may set it
         if running is None:
-            return False
+            return
         self.queue.check()
         kind, compilation = running
         if compilation.outcome is None and compilation in self.queue.running:
-            return False
-        self.running = None
-        if compilation.outcome is None:
-            return False  # it is of the process from which this one was forked
+            return
         if compilation.outcome:
             self._give_up(kind, compilation.outcome)
-        return not compilation.outcome
+        elif compilation.outcome == "":  # None: it is of the process that this is a fork of
+            self.reload()
+        self.ended += 1
+        self.running = None  # last, so that no thread begins before the code is found
 
     def takes(self, kind: Hashable) -> bool:
         """Return whether eager runs a call for which there is no compiled code.
@@ -243,11 +248,19 @@ class BackgroundCompiler:
             self._give_up(kind, reason)
         return not reason
 
-    def begin(self, kind: Hashable, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        """Begin to compile a call that eager has run, unless other compilations run."""
+    def begin(
+        self, kind: Hashable, args: Sequence[object], kwargs: Mapping[str, object], ended: int
+    ) -> None:
+        """Begin to compile a call that eager has run, unless other compilations run.
+
+        `ended` is what it was when the call found no code. If another thread has received a result
+        since then, the code may be there now.
+        """
         has_code = self.is_held and kind in self.attempts
         with self.queue.lock:  # of several threads, one begins
-            if self.running is not None or has_code or self._obstacle(kind):
+            if self.running is not None or self.ended != ended:
+                return
+            if has_code or self._obstacle(kind):
                 return
             try:
                 begun = self.queue.begin(self.capture, args, kwargs)

@@ -77,7 +77,9 @@ def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-
         if context.config.background:
             capture_only = functools.partial(capture, replace(context, capture_only=True))
             background = BackgroundCompiler(  # it captures in another process
-                lambda args, kwargs: codes.capture(capture_only(), args, kwargs), call
+                lambda args, kwargs: codes.capture(capture_only(), args, kwargs),
+                call,
+                codes.reload,
             )
         warm = warm_start(compiled, codes, background)
         compiled = update_compiled_wrapper(warm, compiled)

@@ -61,9 +61,6 @@ class WarmStart:
         kind = self.kind_of(args, kwargs)
         if kind in self.kinds:
             return None
-        self.kinds.add(kind)
-        if len(self.kinds) >= MAX_KINDS:
-            self.stored = []
         for stored in stored_codes:
             try:
                 bound = stored[0].bind(function, args, kwargs)
@@ -77,6 +74,9 @@ class WarmStart:
                 if self.stored is stored_codes:
                     self.stored = [x for x in stored_codes if x is not stored]
                 return run
+        self.kinds.add(kind)  # not before: another thread would not wait for this one's code
+        if len(self.kinds) >= MAX_KINDS:
+            self.stored = []
         return None
 
     def kind_of(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
@@ -159,8 +159,10 @@ def warm_start(
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if is_dynamo_compiling():
             return compiled(*args, **kwargs)
-        if background is not None and background.has_result():
-            codes.reload()
+        ended = 0
+        if background is not None:
+            background.collect()
+            ended = background.ended
         run = None
         if (codes.bound or codes.stored != []) and (background is None or not background.is_held):
             run = codes.find(args, kwargs)
@@ -168,7 +170,7 @@ def warm_start(
             return run(*args, **kwargs)  # type: ignore[return-value]  # what `compiled` returns
         if background is not None and background.takes(kind := codes.kind_of(args, kwargs)):
             result: R = background.eager(*args, **kwargs)  # type: ignore[assignment]  # as above
-            background.begin(kind, args, kwargs)
+            background.begin(kind, args, kwargs, ended)
             return result
         try:
             result = compiled(*args, **kwargs)
