@@ -12,7 +12,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import tofuse
+from tofuse.config import make_config
 from tofuse.cost.call_overhead import Faster, Prediction
+from tofuse.driver.compile import compile_target
+from tofuse.driver.context import make_context
 from tofuse.driver.hand_back import (
     SEEN,
     TIMED_CALLS,
@@ -193,6 +196,33 @@ def test_other_work_between_training_steps_is_not_counted():
             call(torch.ones(3))
     assert not record.kinds
     assert all(not t.eager and not t.compiled for t in record.trials.values())
+
+
+@pytest.mark.broad(1)
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("network", [nn.LSTM, nn.GRU])
+def test_calls_whose_graph_breaks_leave_nothing_to_compile_are_timed(network, training):
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.network = network(8, 8)
+
+        def forward(self, x):
+            return self.network(x)[0][-1]
+
+    context = make_context(make_config({"hand_back": True}))
+    module, x, y = Last(), torch.randn(3, 2, 8), torch.randn(5, 2, 8)
+    compiled = compile_target(module, context)
+    with torch.set_grad_enabled(training):
+        with torch.compiler.set_stance("force_eager"):
+            compiled(x)
+        assert not context.hand_back.trials  # Dynamo has not tried
+        for argument in (x, y):
+            torch.testing.assert_close(compiled(argument), module(argument))
+        assert len(context.hand_back.trials) == 2
+        for _ in range(2 * (WARM_UP + TIMED_CALLS) + 1):
+            torch.testing.assert_close(compiled(x), module(x))
+        assert len(context.hand_back.trials) == 1
 
 
 def test_training_of_lone_library_calls_is_handed_back():

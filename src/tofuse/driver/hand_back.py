@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch.compiler import is_dynamo_compiling
 
+from tofuse.capture.dynamo.graph_breaks import num_graph_breaks
 from tofuse.cost.call_overhead import Faster, Prediction
 from tofuse.torch_internals.dispatch import has_saved_tensor_hooks
 
@@ -59,12 +60,24 @@ class Trial:
 class HandBack:
     """The programs of one compiled function, and the kinds of calls that eager runs.
 
-    `predictions` has an entry for each program. `trials` are the kinds that are being measured.
+    `predictions` has an entry for each program. `trials` are the kinds that are being measured. A
+    function is `broken` if graph breaks left nothing to compile; `timed` are its kinds that have
+    been measured.
     """
 
     predictions: list[Prediction] = field(default_factory=list)
     kinds: set[Hashable] = field(default_factory=set)
     trials: dict[Hashable, Trial] = field(default_factory=dict)
+    broken: bool = False
+    timed: set[Hashable] = field(default_factory=set)
+
+    def decide_on_broken(self, kind: Hashable) -> None:
+        """Time calls of this kind: they run in eager, but Dynamo looks at each of their frames."""
+        if kind is None or kind in self.timed or len(self.timed) >= MAX_KINDS:
+            return
+        if not torch.are_deterministic_algorithms_enabled():
+            self.timed.add(kind)
+            self.trials[kind] = Trial(torch.is_grad_enabled())
 
     def decide(self, kind: Hashable, report: Callable[[str], None]) -> None:
         """Decide on the kind of a call that compiled programs.
@@ -92,10 +105,10 @@ def hand_back(
     """Return a function that runs `compiled`, or `original` for calls that it does not speed up.
 
     A kind is handed back if its first call compiled programs, and eager is predicted to run all
-    programs of the function at least as fast. If that is uncertain, the next calls of the kind run
-    in turn, and are timed. Looking up a kind takes up to 16 us after a large call, so after `SEEN`
-    handed-back calls in a row only one call in `SEEN` is looked up; the others run in eager,
-    whatever their kind. Eager is right for every call.
+    programs of the function at least as fast. If that is uncertain, or graph breaks left nothing to
+    compile, the next calls of the kind run in turn, and are timed. Looking up a kind takes up to 16
+    us after a large call, so after `SEEN` handed-back calls in a row only one call in `SEEN` is
+    looked up; the others run in eager, whatever their kind. Eager is right for every call.
 
     While hooks for saved tensors are active, calls run compiled: a checkpoint compares what a call
     and its repetition save.
@@ -124,9 +137,14 @@ def hand_back(
         for other in (*record.trials.values(),) if record.trials else ():
             other.last_begin = None
         before = len(record.predictions)
+        breaks = 0 if before else num_graph_breaks()
         result = compiled(*args, **kwargs)
         if len(record.predictions) != before:
             record.decide(kind_of_call(args, kwargs), report)
+        elif not before:
+            record.broken = record.broken or num_graph_breaks() > breaks
+            if record.broken:
+                record.decide_on_broken(kind_of_call(args, kwargs))
         return result
 
     return call

@@ -55,6 +55,11 @@ def graph_breaks() -> list[GraphBreak]:
     ]
 
 
+def num_graph_breaks() -> int:
+    """Return how many graph breaks and skipped frames there were since Dynamo's last reset."""
+    return len(graph_break_reasons) + sum(counters["unimplemented"].values())
+
+
 @contextmanager
 def record_graph_breaks() -> Iterator[list[str]]:
     """Yield a list that holds, at exit, one sentence for each graph break inside the `with`."""
