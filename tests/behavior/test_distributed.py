@@ -354,7 +354,7 @@ def test_two_ranks(request):
     """All scenarios share two processes."""
     chosen: Sequence[Scenario] = SCENARIOS
     if not request.config.getoption("--full"):
-        chosen = sample_cases(SCENARIOS, "test_two_ranks", 2)
+        chosen = sample_cases(SCENARIOS, "test_two_ranks", 3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         errors = run_ranks(list(chosen), ranks=2)

@@ -58,7 +58,6 @@ def sharing(tensors: list[torch.Tensor]) -> list[object]:
     ]
 
 
-@pytest.mark.broad(8)
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_random_program(seed):
     function = random_function(seed)

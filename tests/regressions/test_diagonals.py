@@ -16,7 +16,6 @@ CASES = [
 ]
 
 
-@pytest.mark.broad(8)
 @pytest.mark.parametrize("shape, first, second", CASES)
 @pytest.mark.parametrize("offset", [-9, -2, 0, 1, 3])
 def test_matches_eager(shape, first, second, offset):

@@ -16,7 +16,6 @@ IDS = {
 }
 
 
-@pytest.mark.broad(8)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("options", [{}, {"padding_idx": 3}, {"scale_grad_by_freq": True}], ids=str)
 @pytest.mark.parametrize("ids", IDS)

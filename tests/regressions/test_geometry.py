@@ -49,7 +49,6 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.broad(8)
 @pytest.mark.parametrize("count", [1, 37, 1000])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

@@ -20,7 +20,6 @@ def batch_norm(x):
     return (x - x.mean(0)) * torch.rsqrt(x.float().var(0, unbiased=False) + 1e-3).to(x.dtype)
 
 
-@pytest.mark.broad(8)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(9973, 257), (20011, 33), (3001, 2047), (5000, 1), (1, 300)])
 def test_rescanned_columns(shape, dtype):

@@ -55,7 +55,6 @@ INTEGER_OPS: dict[str, Program] = {
 }
 
 
-@pytest.mark.broad(8)
 @pytest.mark.parametrize("name", INTEGER_OPS)
 def test_integer_ops_match_eager(name):
     """Fields of OpInfo: rounding of quotients, overflow, shifts, bools."""
@@ -135,7 +134,6 @@ EXACT_OPS = {
 }
 
 
-@pytest.mark.broad(8)
 @pytest.mark.parametrize("name", EXACT_OPS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_special_values_match_eager_exactly(name, dtype):

@@ -37,7 +37,6 @@ def error_functions(x, w):
 PROGRAMS = (uneven_cat, seven_operands, index_rows, slice_of_merged, padded, error_functions)
 
 
-@pytest.mark.broad(8)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("shape", [(3, 7, 13), (1, 1, 1), (0, 5, 3), (31, 2, 17)], ids=str)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)

@@ -18,7 +18,6 @@ CASES = [
 ]
 
 
-@pytest.mark.broad(8)
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
 @pytest.mark.parametrize("shape, amounts", CASES)
 def test_matches_eager(shape, amounts, mode):

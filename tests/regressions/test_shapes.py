@@ -54,7 +54,6 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.broad(8)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("grad", [False, True])
 def test_dynamic_program_is_compiled_once(name, grad):
@@ -125,7 +124,6 @@ OPS = {
 }
 
 
-@pytest.mark.broad(8)
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")  # eager warns, too
 @pytest.mark.parametrize("name", OPS)
 def test_empty_scalar_and_unit_tensors(name):

@@ -38,7 +38,6 @@ def shifted(u):
     return torch.cat([w[:, -3:] + 1, w[:, :-3] * 2], 1) + v[:, :1]
 
 
-@pytest.mark.broad(8)
 @pytest.mark.parametrize("program", [heat_equation, upwind_scheme, padded, shifted])
 @pytest.mark.parametrize("shape", [(16, 16), (5, 7), (33, 64)])
 def test_rolled_and_padded_slices(program, shape):

@@ -8,7 +8,7 @@ from typing import TypeVar
 import pytest
 
 MARK = "broad"
-DIVISOR = 8
+DIVISOR = 16
 FEW = 2  # cases of a test that run in any case
 # Folders whose tests run all cases: they compile no programs, or have an operator for each case.
 # So do tests in no folder.

@@ -90,7 +90,6 @@ def numbers(dtype: DType, length: int) -> torch.Tensor:
     return x.to(TORCH_DTYPES[dtype])
 
 
-@pytest.mark.broad(8)
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTS, DType.BOOL], ids=lambda d: d.value)
 @pytest.mark.parametrize(("shape", "over"), CASES, ids=str)
 def test_every_reduction(shape: tuple[int, ...], over: tuple[int, ...], dtype: DType):

@@ -55,7 +55,6 @@ def others(x, y):
     )
 
 
-@pytest.mark.broad(8)
 @pytest.mark.parametrize("seed", range(20))
 def test_results_have_eagers_strides(seed):
     for x, y in pairs(400)[seed::100]:

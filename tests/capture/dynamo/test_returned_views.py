@@ -137,7 +137,6 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.broad(3)
 @pytest.mark.parametrize("program", [queue, shifted], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("options", [{}, {"dynamic": True}, {"capture": "trace"}], ids=str)

@@ -104,7 +104,6 @@ def gated(x):
 SHAPES = ((7, 5, 6), (3, 11, 18), (7, 5, 6), (1, 13, 22), (2, 1, 2), (0, 3, 4), (3, 11, 18))
 
 
-@pytest.mark.broad(8)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("f", [mirrored, middles, written_column, gated])
 def test_odd_and_empty_sizes_layouts_and_dtypes(f, dtype, specialized):

@@ -100,7 +100,6 @@ PROGRAMS = (
 )  # fmt: skip
 
 
-@pytest.mark.broad(8)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)

@@ -96,7 +96,6 @@ MATRIX_PROGRAMS = [
 ]
 
 
-@pytest.mark.broad(8)
 @pytest.mark.parametrize("shape", [(7, 33), (16, 16), (1, 5), (9, 1)])
 @pytest.mark.parametrize("program", MATRIX_PROGRAMS)
 def test_matrices(program, shape):
@@ -107,7 +106,6 @@ def test_matrices(program, shape):
     assert_as_eager(program, torch.randn(shape, requires_grad=True), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.broad(8)
 @pytest.mark.parametrize(
     "program", [averages, averages_along_dim1, averages_along_dim2, recurrent_along_dim1]
 )
@@ -135,7 +133,6 @@ def test_dtypes(dtype):
     torch.testing.assert_close(y, f(x))
 
 
-@pytest.mark.broad(8)
 @pytest.mark.parametrize("options", [{"executors": ("aten",)}, {"verify": True}, {"dynamic": True}])
 @pytest.mark.parametrize("program", [averages_along_dim1, features, recurrent])
 def test_options(program, options):

@@ -125,7 +125,6 @@ CASES = {
 }
 
 
-@pytest.mark.broad(8)
 @pytest.mark.parametrize("capture", ["dynamo", "trace"])
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
 @pytest.mark.parametrize("program", CASES, ids=lambda f: f.__name__)

@@ -176,7 +176,6 @@ def test_gradients_of_changing_sizes(pool):
             torch.testing.assert_close(compiled(x), y)
 
 
-@pytest.mark.broad(8)
 @pytest.mark.parametrize("shape", [(2, 3, 12, 8), (3, 12, 8), (2, 16, 12, 7)], ids=str)
 @pytest.mark.parametrize("size", [(3, 4), (12, 8), (1, 7), (5, 3), 1])
 @pytest.mark.parametrize("channels_last", [False, True])

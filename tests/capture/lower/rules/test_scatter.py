@@ -21,7 +21,6 @@ def slice_assignment(start, stop, step):
 SLICES = [(0, None, 2), (1, None, 2), (1, None, 3), (2, 11, 4), (0, 1, 2), (12, 13, 5), (5, 5, 2)]
 
 
-@pytest.mark.broad(8)
 @pytest.mark.parametrize("slice_bounds", SLICES)
 @pytest.mark.parametrize("width", [12, 13])
 @pytest.mark.parametrize("grad", [False, True])
