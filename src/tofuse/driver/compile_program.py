@@ -64,6 +64,7 @@ from tofuse.capture.fx.node_tensors import (
     module_tensors,
     symbolic_floats,
 )
+from tofuse.capture.pre_autograd.channels_last import channels_last
 from tofuse.driver.autotune_program import fastest_program
 from tofuse.driver.capture_record import Captured
 from tofuse.driver.compile_graph import CompiledGraph, compile_graph, load_graph
@@ -227,6 +228,7 @@ class _Program:
     notes: tuple[str, ...]
     key: tuple[str, ...] | None
     prefer_eager: Callable[[], None]
+    images_converted: bool  # by the pass `channels_last`
 
     @functools.cached_property
     def tensors(self) -> list[torch.Tensor]:
@@ -262,15 +264,17 @@ def _compile_variant(
     threads may call Dynamo's programs meanwhile.
     """
     with compile_lock, compiling_session():
-        notes = bucket_notes(gm)
+        notes, images_converted = bucket_notes(gm), False
         for pre_autograd_pass in PRE_AUTOGRAD_PASSES:
+            before = gm
             gm, more = pre_autograd_pass(gm)
             notes += more
+            images_converted |= pre_autograd_pass is channels_last and gm is not before
         keep, views = not _requires_grad(gm), split_returned_views(gm)
         gm = gm if views is None else views.program
         kept = is_cacheable(context.config) and not context.reports
         key = fingerprint(gm, inputs) if kept else None
-        program = _Program(gm, notes, key, prefer_eager)
+        program = _Program(gm, notes, key, prefer_eager, images_converted)
         run: CompiledFunction | None = None
         with suppress(NeedsAutograd, NeedsInference):
             run = _load_or_compile(program, inputs, context, keep_mutations=keep)
@@ -309,7 +313,9 @@ def _load_or_compile(
         keep([forward, backward])
         return backward.run
 
-    passes = functools.partial(run_traced_passes, claims=context.claims)
+    passes = functools.partial(
+        run_traced_passes, claims=context.claims, images_converted=program.images_converted
+    )
     graphs = AOTGraphs(passes, compile_backward, make_program, config.memory_budget, keep_mutations)
     wrapped = trace_graphs(gm, inputs, graphs, context)
     kind = graphs.runtime_kind(inputs, views=False, module_tensors=program.tensors)

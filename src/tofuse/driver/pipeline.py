@@ -172,14 +172,18 @@ def plan_passes(bindings: Mapping[int, KernelBinding], exclusive: Sequence[Alloc
 
 
 def run_traced_passes(
-    gm: GraphModule, num_fwd_outputs: int | None, claims: ClaimPredicate
+    gm: GraphModule,
+    num_fwd_outputs: int | None,
+    claims: ClaimPredicate,
+    images_converted: bool = False,
 ) -> tuple[GraphModule, EagerMemory]:
     """Run the passes over a joint graph, or an inference graph (None).
 
     Return the graph, and eager's memory. Calls that an executor claims stay whole.
+    `images_converted`: the pass `channels_last` has changed the program.
     """
     gm = merge_seeds(gm)
-    memory = simulate_eager(gm, num_fwd_outputs)  # before pairs: as in eager
+    memory = simulate_eager(gm, num_fwd_outputs, images_converted)  # before pairs: as in eager
     gm = complex_to_real(gm, claims, num_fwd_outputs)
     for joint_pass in () if num_fwd_outputs is None else JOINT_PASSES:
         gm = joint_pass(gm)

@@ -65,3 +65,15 @@ def test_symbolic_sizes_count_with_their_hints(dynamic):
     run, recorder = compiled(lambda x: x.sin().cos().sum(), dynamic=dynamic)
     run(matrix())
     assert recorder.captured[0].eager_memory.forward_peak == 2 * N
+
+
+def test_copies_of_images_that_tofuse_makes_are_not_eagers():
+    def two_layers(x, w):
+        return F.conv2d(F.conv2d(x, w, padding=1), w, padding=1).sigmoid()
+
+    x, w = torch.randn(2, 3, 64, 64), torch.randn(3, 3, 3, 3, requires_grad=True)
+    image = x.numel() * 4
+    found = eager_memory_of(two_layers, x, w)
+    assert found.saved_bytes == image  # between the layers; the rest are arguments and results
+    copied = eager_memory_of(lambda x, w: two_layers(x.clone(), w), x, w)
+    assert copied.saved_bytes == 2 * image

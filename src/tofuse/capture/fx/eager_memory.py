@@ -6,9 +6,10 @@ The nodes of one decomposed call count as one call. Tensors between them do not 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
+import torch
 from torch.fx import GraphModule, Node
 
 from tofuse.capture.fx.aliases import node_storages
@@ -36,10 +37,28 @@ class EagerMemory:
         return self.backward_peak if phase == "backward" else self.forward_peak
 
 
-def simulate_eager(gm: GraphModule, num_fwd_outputs: int | None) -> EagerMemory:
-    """Return the eager memory of a joint graph, or of an inference graph (None)."""
+def simulate_eager(
+    gm: GraphModule, num_fwd_outputs: int | None, images_converted: bool = False
+) -> EagerMemory:
+    """Return the eager memory of a joint graph, or of an inference graph (None).
+
+    If the pass `channels_last` has converted images, eager saves the images, not their copies. The
+    peaks contain the copies, since no partition can do without them.
+    """
+    memory = _simulate(gm, num_fwd_outputs, alias_copies=False)
+    if images_converted:
+        saved = _simulate(gm, num_fwd_outputs, alias_copies=True).saved_bytes
+        memory = replace(memory, saved_bytes=saved)
+    return memory
+
+
+def _simulate(gm: GraphModule, num_fwd_outputs: int | None, alias_copies: bool) -> EagerMemory:
+    """Return the memory of a graph; with `alias_copies`, copies of images need none."""
     order = list(gm.graph.nodes)
-    pairs = {n: node_storages(n) for n in order}
+    pairs: dict[Node, list[tuple[int, int]]] = {}
+    for n in order:
+        copied = n.args[0] if alias_copies and _copies_image(n) else None
+        pairs[n] = pairs[copied] if isinstance(copied, Node) else node_storages(n)
     size_of = dict(chain.from_iterable(pairs.values()))  # of storages, in bytes
 
     def storages(nodes: Iterable[object]) -> set[int]:
@@ -87,6 +106,12 @@ def backward_nodes(order: Sequence[Node]) -> set[Node]:
         if is_tangent or tagged or reads:
             found.add(n)
     return found
+
+
+def _copies_image(node: Node) -> bool:
+    """Return whether a node copies a tensor to one of the layouts between which images change."""
+    layouts = torch.channels_last, torch.contiguous_format
+    return str(node.target) == "aten.clone.default" and node.kwargs.get("memory_format") in layouts
 
 
 def _group_by_call(order: Sequence[Node]) -> list[list[Node]]:
