@@ -1,7 +1,8 @@
 """The operators of torch's OpInfo database: the first sample of each, captured and evaluated.
 
-One operator after the other gets operands that lie in memory in another way; each in every way with
-`pytest --full`. Results have eager's numbers and strides, and share memory as in eager.
+Of every third operator, one after the other gets operands that lie in memory in another way; each
+operator in every way with `pytest --full`. Results have eager's numbers and strides, and share
+memory as in eager.
 """
 
 import warnings
@@ -58,6 +59,7 @@ def channels_last(t, k):
     return t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else rotated(t, k)
 
 
+EVERY = 3
 LAYOUTS = (
     lambda t, k: t.clone(),
     rotated,
@@ -139,7 +141,8 @@ def test_every_operator_is_captured(monkeypatch, request):
         monkeypatch.setattr(module, "extract_test_fn", lambda: None)
     table, outcomes = decompositions(), {}
     full = request.config.getoption("--full")
-    for k, op in enumerate(op_db):
+    chosen = op_db if full else op_db[::EVERY]
+    for k, op in enumerate(chosen):
         for layout in LAYOUTS if full else (LAYOUTS[k % len(LAYOUTS)],):
             key = op.name, op.variant_test_name, LAYOUTS.index(layout)
             with warnings.catch_warnings():
@@ -155,4 +158,4 @@ def test_every_operator_is_captured(monkeypatch, request):
         if v.startswith("differ") and not any(word in k[0] for word in known)
     }
     assert not different
-    assert sum(v == "agree" for v in outcomes.values()) >= 640
+    assert sum(v == "agree" for v in outcomes.values()) >= 0.9 * len(chosen)
