@@ -158,4 +158,4 @@ def test_every_operator_is_captured(monkeypatch, request):
         if v.startswith("differ") and not any(word in k[0] for word in known)
     }
     assert not different
-    assert sum(v == "agree" for v in outcomes.values()) >= 0.9 * len(chosen)
+    assert sum(v == "agree" for v in outcomes.values()) >= 0.912 * len(outcomes)

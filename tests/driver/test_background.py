@@ -36,7 +36,7 @@ RUNS: list[int] = []
 def options(tmp_path, fresh_dynamo):
     """A cache of the test's own, and no process of another test."""
     if not _runs_autograd_in_fork():
-        pytest.skip("this build of torch has started threads of autograd")
+        pytest.skip("autograd's threads do not survive a fork: the foreground compiles")
     tofuse.wait()
     RUNS.clear()
     captures()

@@ -88,9 +88,9 @@ def _key(identity: Sequence[str], config: Config) -> tuple[str, ...]:
 
 
 def uncacheable_options(config: Config) -> list[str]:
-    """Return the options because of which programs are not kept on disk.
+    """Return the names of the options that prevent keeping programs on disk.
 
-    They show, verify or measure programs, or choose the capture, costs or executors.
+    Such options show, verify or measure programs, or choose the capture, costs or executors.
     """
     return [
         f.name

@@ -61,8 +61,8 @@ class HandBack:
     """The programs of one compiled function, and the kinds of calls that eager runs.
 
     `predictions` has an entry for each program. `trials` are the kinds that are being measured. A
-    function is `broken` if graph breaks left nothing to compile; `timed` are its kinds that have
-    been measured.
+    function is `broken` if graph breaks left nothing to compile; `timed` are the kinds of such a
+    function that are or were measured.
     """
 
     predictions: list[Prediction] = field(default_factory=list)
@@ -71,16 +71,8 @@ class HandBack:
     broken: bool = False
     timed: set[Hashable] = field(default_factory=set)
 
-    def decide_on_broken(self, kind: Hashable) -> None:
-        """Time calls of this kind: they run in eager, but Dynamo looks at each of their frames."""
-        if kind is None or kind in self.timed or len(self.timed) >= MAX_KINDS:
-            return
-        if not torch.are_deterministic_algorithms_enabled():
-            self.timed.add(kind)
-            self.trials[kind] = Trial(torch.is_grad_enabled())
-
     def decide(self, kind: Hashable, report: Callable[[str], None]) -> None:
-        """Decide on the kind of a call that compiled programs.
+        """Decide on the kind of a call that compiled programs, or of a broken function.
 
         Nothing is handed back if the user wants results that do not depend on times or counts.
         """
@@ -92,8 +84,11 @@ class HandBack:
         if found == {Faster.EAGER}:
             self.kinds.add(kind)
             report(f"eager runs calls of this kind: {self.predictions[-1].why}")
-        else:
+        elif found:
             self.trials[kind] = Trial(any(p.trains for p in self.predictions))
+        elif kind not in self.timed and len(self.timed) < MAX_KINDS:
+            self.timed.add(kind)
+            self.trials[kind] = Trial(torch.is_grad_enabled())
 
 
 def hand_back(
@@ -139,12 +134,10 @@ def hand_back(
         before = len(record.predictions)
         breaks = 0 if before else num_graph_breaks()
         result = compiled(*args, **kwargs)
-        if len(record.predictions) != before:
+        if not before and num_graph_breaks() > breaks:
+            record.broken = True
+        if len(record.predictions) != before or (record.broken and not before):
             record.decide(kind_of_call(args, kwargs), report)
-        elif not before:
-            record.broken = record.broken or num_graph_breaks() > breaks
-            if record.broken:
-                record.decide_on_broken(kind_of_call(args, kwargs))
         return result
 
     return call

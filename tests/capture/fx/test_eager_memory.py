@@ -77,3 +77,7 @@ def test_copies_of_images_that_tofuse_makes_are_not_eagers():
     assert found.saved_bytes == image  # between the layers; the rest are arguments and results
     copied = eager_memory_of(lambda x, w: two_layers(x.clone(), w), x, w)
     assert copied.saved_bytes == 2 * image
+    expanded = eager_memory_of(
+        lambda x, w: two_layers(x, w) * x[:, :1].expand(-1, 3, -1, -1).contiguous(), x, w
+    )
+    assert expanded.saved_bytes == 3 * image  # with the result of the sigmoid and the copy

@@ -109,9 +109,15 @@ def backward_nodes(order: Sequence[Node]) -> set[Node]:
 
 
 def _copies_image(node: Node) -> bool:
-    """Return whether a node copies a tensor to one of the layouts between which images change."""
-    layouts = torch.channels_last, torch.contiguous_format
-    return str(node.target) == "aten.clone.default" and node.kwargs.get("memory_format") in layouts
+    """Return whether a node copies an image to channels last, or from there to the default."""
+    if str(node.target) != "aten.clone.default" or not isinstance(node.args[0], Node):
+        return False
+    image, layout = node.args[0].meta.get("val"), node.kwargs.get("memory_format")
+    if not isinstance(image, torch.Tensor) or image.dim() != 4:
+        return False
+    if layout is torch.contiguous_format:
+        return image.is_contiguous(memory_format=torch.channels_last)
+    return layout is torch.channels_last
 
 
 def _group_by_call(order: Sequence[Node]) -> list[list[Node]]:
