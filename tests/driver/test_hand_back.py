@@ -200,7 +200,7 @@ def test_other_work_between_training_steps_is_not_counted():
 
 @pytest.mark.broad(1)
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("network", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("network", [nn.LSTM, nn.GRU, nn.RNN])
 def test_calls_whose_graph_breaks_leave_nothing_to_compile_are_timed(network, training):
     class Last(nn.Module):
         def __init__(self):
