@@ -275,7 +275,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("cache.store",),
     ("torch_internals",),
     ("config",),
-    ("errors",),
+    ("errors", "gc_pause"),
 )
 HEIGHT = {room: -k for k, row in enumerate(ROOMS) for room in row}
 # A stage imports no other stage: what it needs of one comes as a parameter.

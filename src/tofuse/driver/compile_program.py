@@ -8,10 +8,10 @@
 6. `compile_captured`: graph passes, fusion, plan
 7. `build_program`: kernels, plan, link
 8. `load_kernels`: one text for each distinct kernel
-9. `_load_kernel`: a launcher
-10. `LinkedCode.load_text`: a text is linked once in a process
-11. `object_code`: an object file kept on disk, or compiled
-12. `compile_object`: LLVM
+9. `LinkedCode.compile`: a text is compiled once in a process
+10. `object_codes`: object files kept on disk, or compiled
+11. `compile_objects`: several threads
+12. `_compile`: LLVM
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ from tofuse.capture.aot.aot_graphs import (
 )
 from tofuse.capture.aot.backward_sizes import record_backward_sizes
 from tofuse.capture.aot.boxed import BoxedFunction, CompiledFunction
-from tofuse.capture.aot.gc_pause import pause_gc
 from tofuse.capture.decomp.decompose import decompositions
 from tofuse.capture.dynamo.async_collectives import unwrap_async_inputs, wait_for_arguments
 from tofuse.capture.dynamo.graph_breaks import bucket_notes
@@ -72,6 +71,7 @@ from tofuse.driver.context import CompileContext
 from tofuse.driver.pipeline import PRE_AUTOGRAD_PASSES, run_traced_passes
 from tofuse.driver.variants import NEW_KEY, Dispatcher, Variant
 from tofuse.errors import TofuseWarning, first_line
+from tofuse.gc_pause import pause_gc
 from tofuse.ir.runtime_kind import InferenceRuntime, RuntimeKind
 from tofuse.runtime.autograd_program import make_program
 from tofuse.torch_internals.autograd_compiler import aot_autograd

@@ -29,13 +29,13 @@ from tofuse.backends.llvm.processor import PROCESSORS
 from tofuse.cache.artifact import Artifact
 from tofuse.capture.aot.aot_graphs import NO_VIEW, AOTGraphs, AtenGraph
 from tofuse.capture.aot.boxed import BoxedFunction
-from tofuse.capture.aot.gc_pause import pause_gc
 from tofuse.config import Config
 from tofuse.driver.compile_graph import compile_graph
 from tofuse.driver.compile_program import trace_graphs
 from tofuse.driver.context import CompileContext, make_context
 from tofuse.driver.pipeline import run_traced_passes
 from tofuse.errors import OptionError, UnsupportedError
+from tofuse.gc_pause import pause_gc
 from tofuse.ir.runtime_kind import RuntimeKind
 from tofuse.report.model import GraphReport
 from tofuse.runtime.autograd_program import make_program

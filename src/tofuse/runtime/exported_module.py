@@ -17,6 +17,7 @@ from tofuse.errors import (
     VerifyError,
     first_line,
 )
+from tofuse.gc_pause import pause_gc
 from tofuse.ir.verify_plan import verify_plan
 from tofuse.runtime.autograd_program import make_program
 from tofuse.runtime.execute import CompiledPlan, load_plan, restride
@@ -48,6 +49,7 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = {
 ARM = ("neon",)
 
 
+@pause_gc()
 def load(path: str | Path) -> ExportedModule:
     """Return the module in a file of `tofuse.export`; nothing is traced or compiled.
 

@@ -9,12 +9,12 @@ import torch
 from torch.fx import GraphModule
 
 from tofuse.capture.aot.boxed import BoxedFunction, ProgramMaker
-from tofuse.capture.aot.gc_pause import pause_gc
 from tofuse.capture.aot.runtime_inference import inference_runtime
 from tofuse.capture.aot.runtime_training import training_runtime
 from tofuse.capture.aot.tangent_layouts import relax_tangents
 from tofuse.capture.fx.eager_memory import EagerMemory
 from tofuse.capture.joint.partition import partition
+from tofuse.gc_pause import pause_gc
 from tofuse.ir.runtime_kind import RuntimeKind
 from tofuse.torch_internals.autograd_compiler import (
     AOTDispatchCompiler,

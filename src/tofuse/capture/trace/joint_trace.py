@@ -14,7 +14,6 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from tofuse.capture.aot.aot_graphs import AOTGraphs
 from tofuse.capture.aot.boxed import Results
-from tofuse.capture.aot.gc_pause import pause_gc
 from tofuse.capture.decomp.decompose import decompositions
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 from tofuse.capture.pre_autograd.replace_functions import REPLACEMENTS
@@ -26,6 +25,7 @@ from tofuse.capture.trace.free_variables import (
 )
 from tofuse.capture.trace.pytree import flatten
 from tofuse.errors import CaptureError, first_line
+from tofuse.gc_pause import pause_gc
 from tofuse.ir.runtime_kind import TrainingRuntime
 from tofuse.torch_internals.autograd_compiler import (
     TracingContext,

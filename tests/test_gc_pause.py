@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import tofuse
-from tofuse.capture.aot.gc_pause import pause_gc
 from tofuse.driver import compile_program
+from tofuse.gc_pause import pause_gc
 
 
 @pytest.fixture

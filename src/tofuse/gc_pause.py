@@ -1,4 +1,4 @@
-"""A pause of Python's cyclic garbage collector during compilation."""
+"""A pause of Python's cyclic garbage collector, during compilation and large imports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def pause_gc() -> Iterator[None]:
-    """Disable the collector: compiler objects live to the end, and each collection walks them."""
+    """Disable the collector: new objects live to the end, and each collection walks them all."""
     enabled = gc.isenabled()
     gc.disable()
     try:
