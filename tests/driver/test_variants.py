@@ -184,7 +184,7 @@ def test_twelve_steps_from_dynamo_to_machine_code(tmp_path):
     stacks: list[list[str]] = []
 
     def profile(frame, event, arg):
-        if event == "call" and frame.f_code.co_name == "emit_object":
+        if event == "call" and frame.f_code.co_name == "_optimize":
             names, caller = [], frame
             while (caller := caller.f_back) is not None:
                 if caller.f_code.co_filename.startswith(PACKAGE):
@@ -201,7 +201,7 @@ def test_twelve_steps_from_dynamo_to_machine_code(tmp_path):
     for stack in stacks:
         steps = stack[stack.index("compile_program") :]
         assert len(steps) <= 12, steps
-        assert steps[-1] == "compile_object"
+        assert steps[-1] == "_compile"
 
 
 def small(x, w):

@@ -6,10 +6,11 @@ import os
 from contextlib import suppress
 
 from tofuse.backends.llvm.load import CODE
+from tofuse.backends.llvm.machine_code import CODEGEN_LOCK
 from tofuse.driver.background import QUEUE
 from tofuse.torch_internals.dynamo import compile_lock
 
-LOCKS = (compile_lock, CODE.lock)  # in the order in which compilation takes them
+LOCKS = (compile_lock, CODE.lock, CODEGEN_LOCK)  # in the order in which compilation takes them
 LONGEST_WAIT = 60.0  # seconds: the compilation may wait for the thread that forks
 
 

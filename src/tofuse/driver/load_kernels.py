@@ -25,7 +25,7 @@ from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.report.repro import write_repro
 from tofuse.runtime.cuda import CudaLauncher, capability, device_index
 from tofuse.runtime.gemm_launch import GemmLauncher
-from tofuse.runtime.launch import Launcher, kernel_code
+from tofuse.runtime.launch import Launcher, kernel_code, thread_count
 from tofuse.schedule.alias_legality import legal_aliases
 
 Launch = Launcher | CudaLauncher | GemmLauncher
@@ -45,12 +45,14 @@ def load_kernels(
 ) -> LoadedKernels:
     """Load every distinct kernel; a region whose kernel does not compile gets no binding."""
     bind_runtime(config)
+    on_cpu = [g for g in generated if isinstance(g.nest, Nest) and g.error is None]
+    library.compile(list(dict.fromkeys(map(_text, on_cpu))), store_of(config), thread_count())
     launchers: list[Launch] = []
     bindings: dict[Region, KernelBinding] = {}
     number_of: dict[str, int] = {}
     notes: list[str] = []
     for g in generated:
-        text = g.source.replace(f"@{g.nest.kernel.name}", "@kernel")
+        text = _text(g)
         key = f"{device_of(g.region.ops)} {text}"
         if key not in number_of:
             try:
@@ -62,6 +64,11 @@ def load_kernels(
             launchers.append(launcher)
         bindings[g.region] = _bind(g, number_of[key])
     return LoadedKernels(launchers, bindings, notes)
+
+
+def _text(g: GeneratedKernel) -> str:
+    """Return the text of a kernel without its name, so that equal kernels have one text."""
+    return g.source.replace(f"@{g.nest.kernel.name}", "@kernel")
 
 
 def _load_kernel(g: GeneratedKernel, text: str, config: Config, library: CodeLibrary) -> Launch:

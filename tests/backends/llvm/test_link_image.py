@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from tofuse.backends.llvm.link_image import _RELOCATIONS, _STUBS, link_image
-from tofuse.backends.llvm.machine_code import compile_object
+from tofuse.backends.llvm.machine_code import ObjectCode, compile_objects
 from tofuse.backends.llvm.processor import PROCESSORS
 
 TEXT = """
@@ -62,7 +62,9 @@ def test_stubs_find_their_slots():
 
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_an_image_has_the_functions_and_slots_of_its_objects(name):
-    objects = {k: compile_object(TEXT, PROCESSORS[name].machine()).image for k in ("one", "two")}
+    codes = compile_objects([TEXT, TEXT], PROCESSORS[name].machine, threads=2)
+    images = [code.image for code in codes if isinstance(code, ObjectCode)]
+    objects = dict(zip(("one", "two"), images, strict=True))
     image = link_image(objects)
     assert {*image.entries} == {"one.kernel", "two.kernel"} and {*image.slots} == {"abort"}
     assert struct.pack("<4f", 1, 2, 3, 4) in image.code

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from llvmlite.binding import ffi
 
 from tofuse.backends.llvm import machine_code
-from tofuse.backends.llvm.machine_code import object_code
+from tofuse.backends.llvm.machine_code import ObjectCode, object_codes
 from tofuse.cache.store import Store
 from tofuse.errors import CompileError
 
@@ -24,11 +26,19 @@ no:
 }
 """
 
+
+def object_code(text: str, store: Store | None) -> ObjectCode:
+    (code,) = object_codes([text], store, threads=1)
+    if isinstance(code, CompileError):
+        raise code
+    return code
+
+
 PROGRAM = """
 import sys, torch, tofuse
 from tofuse.backends.llvm import machine_code as code
 if sys.argv[2] == "again":
-    def refuse(text):
+    def refuse(text, machine):
         raise AssertionError("compiled again")
     code._compile = refuse
 torch.manual_seed(0)
@@ -52,7 +62,7 @@ def forbid_compilation(monkeypatch):
         def compiles(text: str, machine: object) -> machine_code.ObjectCode:
             raise AssertionError("compiled again")
 
-        monkeypatch.setattr(machine_code, "compile_object", compiles)
+        monkeypatch.setattr(machine_code, "_compile", compiles)
 
     return refuse
 
@@ -106,3 +116,42 @@ def test_second_process_does_not_run_llvm(tmp_path):
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     assert run("first") == run("again") != ""
+
+
+def variant(number: int) -> str:
+    return TEXT.replace("77", str(number))
+
+
+def test_threads_compile_the_same_code(tmp_path):
+    texts = [variant(n % 13) for n in range(40)]
+    texts.insert(7, "define nonsense")
+    alone = [*object_codes(texts, None, threads=1)]
+    for store in (None, Store(tmp_path), Store(tmp_path)):
+        together = object_codes(texts, store, threads=5)
+        assert isinstance(together[7], CompileError)
+        assert [c for c in together if isinstance(c, ObjectCode)] == [
+            c for c in alone if isinstance(c, ObjectCode)
+        ]
+
+
+def test_code_is_generated_while_another_thread_is_in_llvm():
+    machine = machine_code.host_target_machine()
+    module = machine_code._optimize(TEXT, machine)
+    emit_object = machine_code._unlocked("LLVMPY_TargetMachineEmitToMemory")
+    with ffi.OutputString() as error:
+        with ffi.lib._lock, ThreadPoolExecutor(1) as pool:
+            buffer = pool.submit(emit_object, machine, module, 1, error).result(timeout=60)
+        assert buffer
+    ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
+
+
+def test_library_without_a_file_is_locked(monkeypatch):
+    def has_no_file(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(machine_code.ctypes, "CDLL", has_no_file)
+    machine_code._unlocked.cache_clear()
+    (code,) = object_codes([TEXT], None, threads=1)
+    machine_code._unlocked.cache_clear()
+    monkeypatch.undo()
+    assert code == object_code(TEXT, None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tofuse.backends.llvm.link_image import link_image
 from tofuse.backends.llvm.load import Entry
-from tofuse.backends.llvm.machine_code import compile_object, digest
+from tofuse.backends.llvm.machine_code import ObjectCode, compile_objects, digest
 from tofuse.backends.llvm.processor import Processor
 from tofuse.cache.store import Store
 from tofuse.errors import CompileError
@@ -25,6 +25,14 @@ class CollectedCode:
     processor: Processor
     objects: dict[str, bytes] = field(default_factory=dict)
 
+    def compile(self, texts: Sequence[str], store: Store | None, threads: int) -> None:
+        """Compile modules, on several threads."""
+        new = {key: text for text in texts if (key := digest(text)) not in self.objects}
+        codes = compile_objects(list(new.values()), self.processor.machine, threads)
+        for key, code in zip(new, codes, strict=True):
+            if isinstance(code, ObjectCode):
+                self.objects[key] = code.image
+
     def load(self, text: str, names: Sequence[str], store: Store | None = None) -> list[Entry]:
         """Compile a module; return stand-ins for its functions; raise CompileError."""
         self.load_text(text, names, store)
@@ -34,7 +42,10 @@ class CollectedCode:
         """Compile a module; return its digest; raise CompileError."""
         key = digest(text)
         if key not in self.objects:
-            self.objects[key] = compile_object(text, self.processor.machine()).image
+            (code,) = compile_objects([text], self.processor.machine, threads=1)
+            if isinstance(code, CompileError):
+                raise code
+            self.objects[key] = code.image
         return key
 
     def load_by_digest(self, key: str, names: Sequence[str], store: Store) -> list[Entry]:

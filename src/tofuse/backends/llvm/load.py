@@ -16,7 +16,7 @@ from tofuse.backends.llvm.machine_code import (
     ObjectCode,
     digest,
     new_target_machine,
-    object_code,
+    object_codes,
     stored_code,
 )
 from tofuse.backends.llvm.vector_math.vector_library import LIBRARY, PREFIX, library_symbols
@@ -55,6 +55,9 @@ def host_target(threads: int) -> Target:
 class CodeLibrary(Protocol):
     """Where machine code goes: `LinkedCode` of this process, or code collected for a file."""
 
+    def compile(self, texts: Sequence[str], store: Store | None, threads: int) -> None:
+        """Compile modules that will be loaded, on several threads."""
+
     def load(self, text: str, names: Sequence[str], store: Store | None = None) -> list[Entry]:
         """Return the functions of a module; raise CompileError."""
 
@@ -75,6 +78,7 @@ class LinkedCode:
     """
 
     entries: dict[str, list[Entry]] = field(default_factory=dict)
+    compiled: dict[str, ObjectCode | CompileError] = field(default_factory=dict)  # to be linked
     symbols: dict[str, int] = field(default_factory=dict)
     libraries: list[llvm.ResourceTracker] = field(default_factory=list)  # keep the code alive
     numbers: Iterator[int] = field(default_factory=itertools.count)  # of libraries, failed ones too
@@ -89,6 +93,13 @@ class LinkedCode:
         """
         return llvm.create_lljit_compiler(new_target_machine())
 
+    def compile(self, texts: Sequence[str], store: Store | None, threads: int) -> None:
+        """Compile modules that will be loaded, on several threads."""
+        with self.lock:
+            new = {key: text for text in texts if (key := digest(text)) not in self.entries}
+            codes = object_codes(list(new.values()), store, threads)
+            self.compiled |= zip(new, codes, strict=True)
+
     def load(self, text: str, names: Sequence[str], store: Store | None = None) -> list[Entry]:
         """Return the entries of a module, compiled or from the store; raise CompileError."""
         return self.entries[self.load_text(text, names, store)]
@@ -98,7 +109,8 @@ class LinkedCode:
         key = digest(text)
         with self.lock:
             if key not in self.entries:
-                self.entries[key] = self._link(object_code(text, store), names)
+                code = self.compiled.pop(key, None) or object_codes([text], store, threads=1)[0]
+                self.entries[key] = self._link(code, names)
         return key
 
     def load_by_digest(self, key: str, names: Sequence[str], store: Store) -> list[Entry]:
@@ -114,8 +126,10 @@ class LinkedCode:
                 self.entries[key] = self._link(code, names)
         return self.entries[key]
 
-    def _link(self, code: ObjectCode, names: Sequence[str]) -> list[Entry]:
+    def _link(self, code: ObjectCode | CompileError, names: Sequence[str]) -> list[Entry]:
         """Link object code into this process and return its entries; raise CompileError."""
+        if isinstance(code, CompileError):
+            raise code
         for name in code.callees:
             if name.startswith(PREFIX) and name not in self.symbols:
                 raise CompileError(f"this build of PyTorch has no {name}")

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import base64
 import binascii
+import ctypes
 import functools
 import hashlib
+import itertools
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import llvmlite
 import llvmlite.binding as llvm
+from llvmlite.binding import ffi
 
 from tofuse.cache.store import Store
 from tofuse.errors import CompileError
@@ -29,6 +34,7 @@ PASSES = (
     "global_dead_code_eliminate",
 )
 STORE_KIND = "code"
+CODEGEN_LOCK = threading.RLock()  # held while an option of LLVM is set for the whole process
 
 
 @dataclass(frozen=True)
@@ -46,10 +52,18 @@ def host_features() -> str:
     return str(features.flatten())
 
 
-@functools.cache
+class _ThreadLocal(threading.local):
+    @functools.cached_property
+    def target_machine(self) -> llvm.TargetMachine:
+        return new_target_machine()
+
+
+_THREAD = _ThreadLocal()
+
+
 def host_target_machine() -> llvm.TargetMachine:
-    """Return the target machine of this processor."""
-    return new_target_machine()
+    """Return the target machine of this processor that belongs to this thread."""
+    return _THREAD.target_machine
 
 
 def new_target_machine() -> llvm.TargetMachine:
@@ -61,15 +75,22 @@ def new_target_machine() -> llvm.TargetMachine:
     )
 
 
-def object_code(text: str, store: Store | None) -> ObjectCode:
-    """Return the object code of a module, from the store or compiled; raise CompileError."""
-    if store is None:
-        return compile_object(text, host_target_machine())
-    code = stored_code(digest(text), store)
-    if code is None:
-        code = compile_object(text, host_target_machine())
-        store.put(STORE_KIND, (*_toolchain(), digest(text)), _serialize(code))
-    return code
+def object_codes(
+    texts: Sequence[str], store: Store | None, threads: int
+) -> list[ObjectCode | CompileError]:
+    """Return the object code of each module, from the store or compiled, or why it has none."""
+    keys = list(map(digest, texts))
+    codes: dict[str, ObjectCode | CompileError] = {}
+    for key in keys:
+        if store is not None and (stored := stored_code(key, store)) is not None:
+            codes[key] = stored
+    missing = {k: t for k, t in zip(keys, texts, strict=True) if k not in codes}
+    compiled = compile_objects(list(missing.values()), host_target_machine, threads)
+    for key, code in zip(missing, compiled, strict=True):
+        codes[key] = code
+        if store is not None and isinstance(code, ObjectCode):
+            store.put(STORE_KIND, (*_toolchain(), key), _serialize(code))
+    return [codes[key] for key in keys]
 
 
 def stored_code(key: str, store: Store) -> ObjectCode | None:
@@ -90,28 +111,69 @@ def assembly(text: str) -> str:
         return str(machine.emit_assembly(_optimize(text, machine)))
 
 
-def compile_object(text: str, machine: llvm.TargetMachine) -> ObjectCode:
-    """Return the object code of a module for a processor; raise CompileError."""
-    module = _optimize(text, machine)
-    callees = tuple(f.name for f in module.functions if f.is_declaration)
+def compile_objects(
+    texts: Sequence[str], machine: Callable[[], llvm.TargetMachine], threads: int
+) -> list[ObjectCode | CompileError]:
+    """Return the object code of each module, or why it has none; several threads compile.
+
+    `machine` returns a target machine that no other thread uses.
+    """
     with _without_loop_strength_reduction():
-        return ObjectCode(machine.emit_object(module), callees)
+        if min(threads, len(texts)) <= 1:
+            return list(map(_compile, texts, itertools.repeat(machine)))
+        with ThreadPoolExecutor(min(threads, len(texts))) as pool:
+            return list(pool.map(_compile, texts, itertools.repeat(machine)))
+
+
+def _compile(text: str, machine: Callable[[], llvm.TargetMachine]) -> ObjectCode | CompileError:
+    target = machine()
+    try:
+        module = _optimize(text, target)
+    except CompileError as e:
+        return e
+    callees = tuple(f.name for f in module.functions if f.is_declaration)
+    with ffi.OutputString() as error:
+        emit_object = _unlocked("LLVMPY_TargetMachineEmitToMemory")
+        buffer = emit_object(target, module, 1, error)
+        if not buffer:
+            return CompileError(f"LLVM cannot compile the kernel: {error}")
+    try:
+        start, size = ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer)
+        return ObjectCode(ctypes.string_at(start, size), callees)
+    finally:
+        ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
 def _optimize(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
+    """Return the module after the passes, in a context of its own; raise CompileError."""
     try:
-        module = llvm.parse_assembly(text)
+        module = llvm.parse_assembly(text, llvm.create_context())
         module.triple, module.data_layout = machine.triple, str(machine.target_data)
         module.verify()
     except RuntimeError as e:
         raise CompileError(f"LLVM rejects the kernel: {e}") from e
-    pass_manager = llvm.create_new_module_pass_manager()
+    passes = llvm.create_new_module_pass_manager()
     for name in PASSES:
-        getattr(pass_manager, f"add_{name}_pass")()
-    pass_manager.run(
-        module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
-    )
+        getattr(passes, f"add_{name}_pass")()
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
+    _unlocked("LLVMPY_RunNewModulePassManager")(passes, module, builder)
     return module
+
+
+@functools.cache
+def _unlocked(name: str) -> Callable[..., object]:
+    """Return a function of llvmlite's library that several threads may run at once.
+
+    llvmlite runs LLVM under one lock, because its modules share a context. Ours do not. The
+    result is llvmlite's locked function if the library has no file of its own.
+    """
+    locked = getattr(ffi.lib, name)
+    try:
+        function = getattr(ctypes.CDLL(ffi.lib._name), name)
+    except (AttributeError, OSError):
+        return locked
+    function.argtypes, function.restype = locked.argtypes, locked.restype
+    return function
 
 
 @contextmanager
@@ -121,11 +183,12 @@ def _without_loop_strength_reduction() -> Iterator[None]:
     The emitted loops are bound by vector instructions, not by addresses. The option is global to
     the process, so it is restored.
     """
-    llvm.set_option("tofuse", "-disable-lsr=true")
-    try:
-        yield
-    finally:
-        llvm.set_option("tofuse", "-disable-lsr=false")
+    with CODEGEN_LOCK:
+        llvm.set_option("tofuse", "-disable-lsr=true")
+        try:
+            yield
+        finally:
+            llvm.set_option("tofuse", "-disable-lsr=false")
 
 
 @functools.cache
