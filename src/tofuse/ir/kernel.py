@@ -8,7 +8,7 @@ their order, tiles and vectors (`ir/schedule.py`, `ir/nest.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import ClassVar, TypeVar, Union
 
@@ -105,22 +105,26 @@ class Statement:
     @cached_property
     def uses(self) -> tuple[str, ...]:
         """The names of the values that the statement reads."""
-        found: list[str] = []
-        self.map(StatementMap(value=_recorder(found)))
-        return tuple(found)
+        return self._reads[0]
 
     @cached_property
     def indices(self) -> tuple[AffineExpr, ...]:
-        found: list[AffineExpr] = []
-        self.map(StatementMap(index=_recorder(found)))
-        return tuple(found)
+        return self._reads[1]
 
     @cached_property
     def dims(self) -> tuple[Dim, ...]:
         """Every size that occurs in the statement."""
-        found = [d for i in self.indices for d in (i.const, *(c for _, c in i.terms))]
-        self.map(StatementMap(dim=_recorder(found)))
-        return tuple(found)
+        in_indices = [d for i in self.indices for d in (i.const, *(c for _, c in i.terms))]
+        return (*in_indices, *self._reads[2])
+
+    @cached_property
+    def _reads(self) -> tuple[tuple[str, ...], tuple[AffineExpr, ...], tuple[Dim, ...]]:
+        """Names, indices and sizes, in the order in which `map` meets them."""
+        names: list[str] = []
+        indices: list[AffineExpr] = []
+        dims: list[Dim] = []
+        self.map(StatementMap(_recorder(indices), _recorder(dims), _recorder(names)))
+        return tuple(names), tuple(indices), tuple(dims)
 
     def map(self, f: StatementMap) -> Statement:
         """Return the statement with functions applied to its indices, sizes and operands."""
@@ -148,7 +152,8 @@ class Load(Statement):
     guard: str | None = None
 
     def map(self, f: StatementMap) -> Load:
-        return replace(self, index=f.index(self.index), guard=f.guard(self.guard))
+        index, guard = f.index(self.index), f.guard(self.guard)
+        return Load(self.name, self.buffer, index, self.dtype, guard)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,13 +175,16 @@ class Gather(Statement):
     guard: str | None = None
 
     def map(self, f: StatementMap) -> Gather:
-        return replace(
-            self,
-            index=f.index(self.index),
-            dynamic_index=f.value(self.dynamic_index),
-            stride=f.dim(self.stride),
-            extent=f.dim(self.extent),
-            guard=f.guard(self.guard),
+        return Gather(
+            self.name,
+            self.buffer,
+            f.index(self.index),
+            f.value(self.dynamic_index),
+            f.dim(self.stride),
+            f.dim(self.extent),
+            self.wrap,
+            self.dtype,
+            f.guard(self.guard),
         )
 
 
@@ -196,7 +204,8 @@ class Compute(Statement):
     rounds_to: DType | None = None
 
     def map(self, f: StatementMap) -> Compute:
-        return replace(self, args=tuple(map(f.arg, self.args)))
+        args = tuple(map(f.arg, self.args))
+        return Compute(self.name, self.op, args, self.dtype, self.operand_dtype, self.rounds_to)
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +217,7 @@ class Iota(Statement):
     dtype: DType
 
     def map(self, f: StatementMap) -> Iota:
-        return replace(self, index=f.index(self.index))
+        return Iota(self.name, f.index(self.index), self.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +233,7 @@ class InRange(Statement):
 
     def map(self, f: StatementMap) -> InRange:
         index, lo, hi = f.index(self.index), f.dim(self.lo), f.dim(self.hi)
-        return replace(self, index=index, lo=lo, hi=hi, guard=f.guard(self.guard))
+        return InRange(self.name, index, lo, hi, f.guard(self.guard))
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +251,7 @@ class Uniform(Statement):
     def map(self, f: StatementMap) -> Uniform:
         row, col, extent, stream = self.row, self.col, self.extent, self.stream
         row, col, extent, stream = f.index(row), f.index(col), f.dim(extent), f.dim(stream)
-        return replace(self, row=row, col=col, extent=extent, stream=stream)
+        return Uniform(self.name, self.seed, row, col, extent, stream)
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,7 +267,7 @@ class Reduce(Statement):
 
     def map(self, f: StatementMap) -> Reduce:
         position = None if self.position is None else f.index(self.position)
-        return replace(self, arg=f.value(self.arg), position=position)
+        return Reduce(self.name, self.op, f.value(self.arg), self.over, self.dtype, position)
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,7 +280,7 @@ class Store(Statement):
     dtype: DType
 
     def map(self, f: StatementMap) -> Store:
-        return replace(self, index=f.index(self.index), value=f.arg(self.value))
+        return Store(self.buffer, f.index(self.index), f.arg(self.value), self.dtype)
 
 
 Definition = Union[Load, Gather, Compute, Iota, InRange, Uniform, Reduce]  # noqa: UP007
@@ -322,13 +331,19 @@ def iteration_axes(
     values: dict[str, frozenset[str]] = {}
     domains: dict[Stmt, frozenset[str]] = {}
     for stmt in kernel.body:
-        axes = frozenset(a for i in stmt.indices for a in i.axes).union(
-            *(values[u] for u in stmt.uses)
-        )
+        axes = _union([values[u] for u in stmt.uses], [i for i in stmt.indices if i.terms])
         domains[stmt] = axes | frozenset(stmt.over) if isinstance(stmt, Reduce) else axes
         if not isinstance(stmt, Store):
             values[stmt.name] = axes - frozenset(stmt.over) if isinstance(stmt, Reduce) else axes
     return values, domains
+
+
+def _union(sets: Sequence[frozenset[str]], indices: Sequence[AffineExpr]) -> frozenset[str]:
+    """Return all axes; one of the sets itself if it has them, as for most statements."""
+    distinct = frozenset(sets)
+    if len(distinct) == 1 and not indices:
+        return sets[0]
+    return frozenset(a for i in indices for a in i.axes).union(*distinct)
 
 
 def buffers_of(stmt: Stmt) -> tuple[str, ...]:

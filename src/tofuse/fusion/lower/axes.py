@@ -44,8 +44,11 @@ class Atoms:
 
     def leaves(self, dim: Sequence[Atom]) -> list[Atom]:
         """Return the atoms that a dimension consists of at present, outermost first."""
+        whole = [self._find(atom) for atom in dim]
+        if not self._split_atoms:
+            return whole
         found: list[Atom] = []
-        for atom in map(self._find, dim):
+        for atom in whole:
             if atom in self._split_atoms:
                 found += self.leaves(self._split_atoms[atom])
             else:

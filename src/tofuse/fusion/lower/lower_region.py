@@ -379,9 +379,8 @@ def _add_symbols(kernel: Kernel) -> Kernel:
     _, runs = iteration_axes(kernel)
     used = set().union(*runs.values()) if runs else set()
     axes = tuple(a for a in kernel.axes if a.name in used)
-    found: dict[str, None] = {}
-    for dim in [a.extent for a in axes] + [d for s in kernel.body for d in s.dims]:
-        found |= dict.fromkeys(symbols_of(dim))
+    dims = {*(a.extent for a in axes), *(d for s in kernel.body for d in s.dims)}
+    found = {symbol for dim in dims for symbol in symbols_of(dim)}
     return Kernel(kernel.name, axes, kernel.buffers, tuple(sorted(found)), kernel.body)
 
 
