@@ -3,7 +3,8 @@
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 import tofuse
 from benchmarks.allocations import allocations
 from suites.never_slower.program import Callee, Program
+from tofuse.runtime.pool import POOL
 
 ROUNDS, SECONDS = 21, 0.6  # of eager and compiled in turn: at least so many, and for so long
 REPEATED_S = 300e-6  # shorter steps are repeated in a round until they take so long
@@ -53,14 +55,26 @@ def measure_program(program: Program, training: bool, threads: int) -> Measured:
         for step in steps:
             for _ in range(WARM_UP):
                 step()
-        peaks = [
-            int(statistics.median(allocations(step).peak for _ in range(PEAKS))) for step in steps
-        ]
+        with without_pool():
+            peaks = [
+                int(statistics.median(allocations(step).peak for _ in range(PEAKS)))
+                for step in steps
+            ]
         found = [time_in_turn(steps)]
         while found[0][2] < ENOUGH and len(found) < TRIES:
             found.append(time_in_turn(steps))
     eager_ms, tofuse_ms, ratio = sorted(found, key=lambda times: times[2])[len(found) // 2]
     return Measured(eager_ms, tofuse_ms, ratio, *peaks)
+
+
+@contextmanager
+def without_pool() -> Iterator[None]:
+    """Let PyTorch allocate what the memory pool would: a block of the pool is in no profile."""
+    limit, POOL.limit = POOL.limit, 0
+    try:
+        yield
+    finally:
+        POOL.limit = limit
 
 
 def make_inputs(program: Program, called: Callee, training: bool) -> list[Tensor]:

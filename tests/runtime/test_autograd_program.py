@@ -1,9 +1,11 @@
-"""Results of programs without a backward: arguments themselves, their views, their layouts."""
+"""Programs on their graphs: results that are arguments, results that the loss does not use."""
 
 import pytest
 import torch
+from torch import Tensor
 
 import tofuse
+from benchmarks.allocations import allocations
 from tofuse.errors import CaptureError
 
 
@@ -42,3 +44,48 @@ def test_changed_layouts_of_arguments_under_no_grad(written):
                 return
     torch.testing.assert_close(*outcomes)
     assert outcomes[0][2].stride() == outcomes[1][2].stride()
+
+
+def three_results(x, w):
+    a = (x.sin() @ w).relu()
+    return a @ w.t(), (a * x).sum(-1), a.cumsum(0).exp()
+
+
+@pytest.mark.parametrize("used", [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_loss_may_use_some_results(used, dynamic):
+    compiled = tofuse.compile(three_results, dynamic=dynamic)
+    for rows in (5, 5, 1, 7):
+        x, w = (torch.randn(n, 6, dtype=torch.float64, requires_grad=True) for n in (rows, 6))
+        gradients = []
+        for run in (three_results, compiled, compiled):
+            results = run(x, w)
+            gradients.append(torch.autograd.grad([results[k].mean() for k in used], [x, w]))
+        for found in gradients[1:]:
+            torch.testing.assert_close(found, gradients[0])
+
+
+def test_second_derivatives_where_the_loss_uses_some_results():
+    x, w = (torch.randn(n, 4, dtype=torch.float64, requires_grad=True) for n in (3, 4))
+    second = []
+    for run in (three_results, tofuse.compile(three_results)):
+        (first,) = torch.autograd.grad(run(x, w)[1].sum(), [x], create_graph=True)
+        second.append(torch.autograd.grad(first.square().sum(), [x, w]))
+    torch.testing.assert_close(*second)
+
+
+def test_an_unused_result_costs_no_memory_in_the_backward():
+    def program(x):
+        y = x * 2
+        return y.sin(), *(y + k for k in range(8))
+
+    x = torch.randn(1 << 18, requires_grad=True)
+    compiled = tofuse.compile(program, pool_bytes=0)
+
+    def step() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(compiled(x)[0].sum(), [x])
+
+    for _ in range(3):
+        step()
+    eager = allocations(lambda: torch.autograd.grad(program(x)[0].sum(), [x])).peak
+    assert allocations(step).peak <= eager

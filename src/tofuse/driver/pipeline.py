@@ -68,7 +68,7 @@ from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.partition.region_split import Split
 from tofuse.fusion.region_liveness import unfused_peak
 from tofuse.fusion.split_reductions import split_reductions
-from tofuse.fusion.views.duplicate_ranges import duplicate_ranges
+from tofuse.fusion.views.duplicate_sources import duplicate_sources
 from tofuse.fusion.views.duplicate_views import duplicate_views
 from tofuse.fusion.views.materialize_views import materialize_views
 from tofuse.ir.executor import LIBRARY
@@ -142,7 +142,7 @@ MAX_ROUNDS = 3  # of GRAPH_PASSES, if they reach no fixed point before
 LAST_GRAPH_PASSES = (dead_code, propagate_strides, simplify, dead_code)
 
 # Graph -> Graph, given the storage of each value: before regions are formed.
-VIEW_PASSES = (materialize_views, duplicate_ranges, duplicate_views)
+VIEW_PASSES = (materialize_views, duplicate_sources, duplicate_views)
 
 
 # Kernel -> Kernel: `fusion/lowering_memo.py` runs coalesce and mark_host_scalars, the cost oracle

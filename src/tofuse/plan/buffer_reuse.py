@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tofuse.analysis.alias import accumulates
 from tofuse.analysis.plan_liveness import last_uses, owners_of
 from tofuse.ir.call_arguments import CallArguments, TensorRef
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.plan import Address, Allocate, Call, Launch, Plan, Step, View
 from tofuse.ir.verify_plan import reads
 from tofuse.plan.kernel_binding import AliasPairs
-
-# Library calls that add to their first operand: the result may be written there.
-ACCUMULATING_CALLS = frozenset(("aten.addmm.out", "aten.baddbmm.out", "aten.index_add.out"))
 
 
 def reuse_buffers(
@@ -38,7 +36,8 @@ def _reuse_candidates(step: Step, alias_pairs: Mapping[int, AliasPairs]) -> Alia
     """Return positions (read, written) among a step's tensors that may be the same memory."""
     match step:
         case Call(target, CallArguments(positional=(TensorRef(), *_))):
-            return ((0, len(reads(step)) - 1),) if target in ACCUMULATING_CALLS else ()
+            in_place = accumulates(target) and target.endswith(".out")
+            return ((0, len(reads(step)) - 1),) if in_place else ()
         case Launch(kernel):
             return alias_pairs.get(kernel, ())
     return ()

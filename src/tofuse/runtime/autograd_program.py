@@ -21,6 +21,7 @@ from tofuse.runtime.double_backward import (
 from tofuse.runtime.execute import CompiledPlan
 from tofuse.torch_internals.dispatch import DisableAutocast, autocast_on
 
+TensorMeta = tuple[torch.Size, torch.dtype, torch.device]
 Results = Union[torch.Tensor, Sequence[torch.Tensor]]  # noqa: UP007  (evaluated at run time)
 
 
@@ -30,6 +31,7 @@ class Context(torch.autograd.function.FunctionCtx):
     saved_tensors: tuple[torch.Tensor, ...]
     saved_sizes: Sequence[object]
     arguments: Mapping[int, WeakArgument]  # by position
+    results: Sequence[TensorMeta]  # those that are differentiable, by position
 
     def maybe_clear_saved_tensors(self) -> None: ...
 
@@ -84,10 +86,15 @@ def training_program(
     with_grad = [k for k, grad in enumerate(kind.differentiable) if grad]
     without_grad = [first + k for k, grad in enumerate(kind.differentiable) if not grad]
     tangents = [with_grad[k] for k in kind.tangents]
+    some_unused = len(with_grad) > 1  # a loss may use some results only
 
-    def run_backward(ctx: Context, *grads: torch.Tensor) -> tuple[object, ...]:
+    def run_backward(ctx: Context, *grads: torch.Tensor | None) -> tuple[object, ...]:
         sizes = ctx.saved_sizes if saved_sizes else ()
-        arguments = [*sizes, *ctx.saved_tensors, *[grads[k] for k in tangents]]
+        given = [grads[k] for k in tangents]
+        if some_unused:
+            pairs = zip(given, kind.tangents, strict=True)
+            given = [_zero(ctx.results[k]) if g is None else g for g, k in pairs]
+        arguments = [*sizes, *ctx.saved_tensors, *given]
         ctx.maybe_clear_saved_tensors()  # the plan releases each after its last use
         if autocast_on():
             with DisableAutocast():
@@ -104,6 +111,10 @@ def training_program(
                 tensors[k].copy_(new)
             if non_parameters:
                 ctx.arguments = {k: weak_argument(tensors[k]) for k in non_parameters}
+            if some_unused:
+                ctx.set_materialize_grads(False)
+                results = [made[first + k] for k in with_grad]
+                ctx.results = [(t.shape, t.dtype, t.device) for t in results]
             if saved_sizes:
                 ctx.saved_sizes = [made[k] for k in saved_sizes]
             if without_grad:
@@ -113,7 +124,7 @@ def training_program(
 
         @staticmethod
         @torch.compiler.disable  # a function compiled by Dynamo may run this backward
-        def backward(ctx: Context, *grads: torch.Tensor) -> tuple[object, ...]:
+        def backward(ctx: Context, *grads: torch.Tensor | None) -> tuple[object, ...]:
             if not torch.is_grad_enabled():
                 return run_backward(ctx, *grads)
             return differentiable_backward(kind, ctx, grads, run_backward, eager)
@@ -123,10 +134,16 @@ def training_program(
     return apply
 
 
+def _zero(meta: TensorMeta) -> torch.Tensor:
+    """Return the gradient of a result that the loss does not use: zeros in the memory of one."""
+    shape, dtype, device = meta
+    return torch.zeros((), dtype=dtype, device=device).expand(shape)
+
+
 def differentiable_backward(
     kind: TrainingRuntime,
     ctx: Context,
-    grads: Sequence[torch.Tensor],
+    grads: Sequence[torch.Tensor | None],
     run: Callable[..., tuple[object, ...]],
     eager: EagerProgram | None,
 ) -> tuple[object, ...]:

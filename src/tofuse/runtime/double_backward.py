@@ -22,18 +22,22 @@ def double_backward(
     eager: EagerProgram,
     arguments: Sequence[object],
     differentiable: Sequence[bool],
-    grads: Sequence[torch.Tensor],
+    grads: Sequence[torch.Tensor | None],
 ) -> tuple[object, ...]:
     """Return the gradients of a program's arguments, with an autograd graph of their own.
 
-    `eager(arguments, aliases)` runs the eager program. `grads` has an entry for each result;
-    results that are not `differentiable` have no gradient.
+    `eager(arguments, aliases)` runs the eager program. `grads` has an entry for each result, None
+    if the loss does not use it; results that are not `differentiable` have no gradient.
     """
     with torch.enable_grad():  # on aliases, because one argument may be computed from another
         aliases = [t.view_as(t) if _requires_grad(t) else t for t in arguments]
         results = eager(arguments, aliases)
         triples = zip(results, grads, differentiable, strict=True)
-        outputs = [(r, g) for r, g, has_grad in triples if has_grad and isinstance(r, torch.Tensor)]
+        outputs = [
+            (r, g)
+            for r, g, has_grad in triples
+            if has_grad and isinstance(r, torch.Tensor) and g is not None
+        ]
         gradients = torch.autograd.grad(
             [r for r, _ in outputs],
             [t for t in aliases if _requires_grad(t)],

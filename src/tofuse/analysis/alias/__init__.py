@@ -7,6 +7,7 @@ from tofuse.analysis.alias.memory_effects import (
     EXCLUSIVE_RESULTS,
     UNDECLARED_VIEWS,
     WAIT,
+    accumulates,
     has_effect,
     is_aten_view,
     is_collective,
@@ -27,7 +28,7 @@ from tofuse.analysis.alias.strides import (
 
 __all__ = [
     "ELIMINATED", "EXCLUSIVE_RESULTS", "UNDECLARED_VIEWS", "WAIT", "AliasAnalysis", "MemRef",
-    "dense_strides", "has_effect", "is_aten_view", "is_collective",
+    "accumulates", "dense_strides", "has_effect", "is_aten_view", "is_collective",
     "is_communication",
     "is_eliminated_concat",
     "is_view", "is_wait", "operand_slice", "reshape_strides", "returns_view",

@@ -22,6 +22,9 @@ EXCLUSIVE_RESULTS = frozenset(
     )
 )
 
+# Operators that add to their first operand: the result may be written there.
+ACCUMULATING = ("aten.addmm.", "aten.baddbmm.", "aten.index_add.")
+
 # Operators whose result depends on the storage offset of their operand.
 OFFSET_SENSITIVE = frozenset(
     ("aten.as_strided.default", "aten.view.dtype", "aten.view_as_complex.default")
@@ -81,6 +84,11 @@ def viewed_operand(op: Op) -> Value | None:
 def is_eliminated_concat(op: Op) -> bool:
     """Whether an op is a concat whose operands are written into its result, so nothing runs."""
     return (ELIMINATED, True) in op.attrs
+
+
+def accumulates(target: str) -> bool:
+    """Whether PyTorch's operator adds to its first operand, and may write its result there."""
+    return target.startswith(ACCUMULATING)
 
 
 def starts_collective(target: str) -> bool:

@@ -1,0 +1,46 @@
+"""Graph -> Graph: compute a range or a filled tensor once for each reader, where sharing costs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+
+from tofuse.analysis.alias import MemRef, accumulates
+from tofuse.ir.graph import Graph, Names, Op, Value
+
+
+def duplicate_sources(graph: Graph, storage: Mapping[Value, MemRef]) -> Graph:
+    """Duplicate what costs nothing, or no more than in eager, for readers that must not share it.
+
+    - An `iota` that is broadcast along several dimensions: views of one range along rows and along
+      columns would unify the two axes, also where their readers are unrelated.
+    - A `full` that several library calls add to: each can add in place only to memory of its own.
+    """
+    producers = graph.producers()
+    names = Names(graph)
+    copies: dict[Value, dict[Hashable, Value]] = {}  # by original, then by reader
+    ops: list[Op] = []
+    for op in graph.ops:
+        v = op.inputs[0] if op.inputs else None
+        source = producers.get(v) if v is not None else None
+        reader = None if source is None else _separate_reader(op, source)
+        if v is not None and source is not None and reader is not None:
+            by_reader = copies.setdefault(v, {})
+            if not by_reader:
+                by_reader[reader] = v
+            if reader not in by_reader:
+                copy = replace(v, name=names.fresh(f"{v.name}_dup"))
+                ops.append(replace(source, results=(copy,)))
+                by_reader[reader] = copy
+            op = replace(op, operands=(by_reader[reader], *op.operands[1:]))
+        ops.append(op)
+    return replace(graph, ops=tuple(ops)) if len(ops) > len(graph.ops) else graph
+
+
+def _separate_reader(op: Op, source: Op) -> Hashable | None:
+    """Return what an op must not share its first operand with others of; None if it may."""
+    if op.kind == "broadcast" and source.kind == "iota":
+        return op.attr("dims")
+    if op.kind == "opaque" and source.kind == "full" and accumulates(str(op.attr("target"))):
+        return op
+    return None
