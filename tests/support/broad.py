@@ -9,7 +9,6 @@ import pytest
 
 MARK = "broad"
 DIVISOR = 16
-FEW = 2  # cases of a test that run in any case
 # Folders whose tests run all cases: they compile no programs, or have an operator for each case.
 # So do tests in no folder.
 WHOLE = {"analysis", "frontends", "ir", "ops", "passes", "plan", "report", "schedule", "support"}
@@ -29,9 +28,9 @@ def sample_cases(cases: Iterable[T], name: str, divisor: int) -> list[T]:
 def select_tests(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Return the tests to run and those to skip, each in the given order.
 
-    A test marked `broad(n)` runs one in n of its cases, and at least `FEW`; without a mark, one in
-    `DIVISOR`, unless its folder is one of `WHOLE`. The choice is random but deterministic. The
-    cases have as many of the parameters' values as they can, except of `seed`.
+    A test marked `broad(n)` runs one in n of its cases; without a mark, one in `DIVISOR`, unless
+    its folder is one of `WHOLE`. The choice is random but deterministic. The cases have as many of
+    the parameters' values as they can, except of `seed`.
     """
     chosen: set[pytest.Item] = set()
     for _, cases in groupby(items, key=lambda item: item.nodeid.partition("[")[0]):
@@ -41,12 +40,12 @@ def select_tests(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[
 
 def _choose(cases: Sequence[pytest.Item]) -> set[pytest.Item]:
     divisor = _divisor(cases)
-    if divisor == 1 or len(cases) <= FEW:
+    if divisor == 1 or len(cases) == 1:
         return set(cases)
     shuffled = random.Random(cases[0].nodeid.partition("[")[0]).sample(cases, len(cases))
     chosen: list[pytest.Item] = []
     covered: set[tuple[str, int]] = set()
-    while len(chosen) < min(len(cases), max(FEW, -(-len(cases) // divisor))):
+    while len(chosen) < -(-len(cases) // divisor):
         rest = [case for case in shuffled if case not in chosen]
         chosen.append(max(rest, key=lambda case: len(_values(case) - covered)))
         covered |= _values(chosen[-1])

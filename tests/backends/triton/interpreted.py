@@ -33,7 +33,7 @@ from tofuse.schedule.schedule_legality import Unschedulable
 
 CASES = read_cases(Path(__file__).parents[2] / "schedule" / "build_tiles.txt")
 SIZES = {"s0": 5, "s1": 37}
-EXAMPLES = 25
+EXAMPLES = 10
 MAX_ELEMENTS = 1 << 15  # Triton's interpreter runs one program instance after another
 
 
