@@ -19,6 +19,8 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
         ("aten.addmm.default", "aten.addmm.out", ("out",)),
         ("aten.topk.default", "aten.topk.values", ("values", "indices")),
         ("aten.index.Tensor", "aten.index.Tensor_out", ("out",)),
+        ("aten.scatter_add.default", "aten.scatter_add.out", ("out",)),
+        ("aten.index_put.default", "aten.index_put_.default", ()),  # into its first operand
     ],
 )
 def test_operators_with_an_out_variant(target, expected, names):
@@ -44,11 +46,20 @@ def image(x):
     return x[: 2 * 3 * 210 * 210].view(2, 3, 210, 210)
 
 
+ROWS = torch.arange(0, 600, 2)
+
+
 # Programs of a vector of 300,000 numbers, by the operator that their plan calls.
 CALLS = {
     "aten.mm.out": lambda x: (x.view(600, 500) @ x.view(500, 600)).relu(),
     "aten.addmm.out": lambda x: F.linear(x.view(600, 500), x.view(600, 500), x[:600]).sin(),
     "aten.bmm.out": lambda x: (x.view(3, 500, 200) @ x.view(3, 200, 500)).softmax(-1),
+    "aten.index_put_.default": lambda x: torch.index_put(
+        x.view(600, 500).exp(), (ROWS,), x[:150000].view(300, 500), accumulate=True
+    ).sin(),
+    "aten.scatter_add.out": lambda x: torch.scatter_add(
+        x.view(600, 500).exp(), 0, ROWS[:, None].expand(300, 500), x[:150000].view(300, 500)
+    ).sin(),
     "aten.cumsum.out": lambda x: x.view(600, 500).cumsum(0) + 1,
     "aten.topk.values": lambda x: x.view(300, 1000).topk(400),
     "aten.max_pool2d_with_indices.out": lambda x: F.max_pool2d(image(x), 6, 1, return_indices=True),

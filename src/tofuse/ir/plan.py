@@ -142,6 +142,15 @@ class Plan:
         return "\n".join([*lines, f"  return {results}".rstrip(), "}"])
 
 
+def launches_by_group(plan: Plan) -> dict[int, list[Launch]]:
+    """Return the launches of each group."""
+    groups: dict[int, list[Launch]] = {}
+    for step in plan.steps:
+        if isinstance(step, Launch) and step.group is not None:
+            groups.setdefault(step.group, []).append(step)
+    return groups
+
+
 def variable(v: Value) -> str:
     """Return the name of a value's tensor in a plan, which is a Python name."""
     return "t_" + re.sub(r"\W", "_", v.name)

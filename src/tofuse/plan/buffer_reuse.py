@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tofuse.analysis.alias import accumulates
+from tofuse.analysis.alias import updates_operand
 from tofuse.analysis.plan_liveness import last_uses, owners_of
 from tofuse.ir.call_arguments import CallArguments, TensorRef
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.plan import Address, Allocate, Call, Launch, Plan, Step, View
 from tofuse.ir.verify_plan import reads
 from tofuse.plan.kernel_binding import AliasPairs
+
+COPY = "aten.copy_.default"  # of the second tensor into the first
 
 
 def reuse_buffers(
@@ -35,8 +37,10 @@ def reuse_buffers(
 def _reuse_candidates(step: Step, alias_pairs: Mapping[int, AliasPairs]) -> AliasPairs:
     """Return positions (read, written) among a step's tensors that may be the same memory."""
     match step:
-        case Call(target, CallArguments(positional=(TensorRef(), *_))):
-            in_place = accumulates(target) and target.endswith(".out")
+        case Call(target, CallArguments((TensorRef(), *_), keyword)):
+            if target == COPY:
+                return ((1, 0),)
+            in_place = updates_operand(target) and "out" in dict(keyword)
             return ((0, len(reads(step)) - 1),) if in_place else ()
         case Launch(kernel):
             return alias_pairs.get(kernel, ())
@@ -100,12 +104,18 @@ class _Reuse:
         """Return the plan without the eliminated allocations."""
         steps: list[Step] = []
         for k, step in enumerate(self.steps):
-            if not isinstance(step, Allocate) or step.name not in self.eliminated:
+            if not self._is_eliminated(step):
                 steps.append(step)
             steps += self.new_views.get(k, ())
         donated = (replace(p, donated=p.name in self.reused) for p in self.plan.parameters)
         parameters = tuple(donated)
         return replace(self.plan, parameters=parameters, steps=tuple(steps), results=self.results)
+
+    def _is_eliminated(self, step: Step) -> bool:
+        """Return whether a step allocates a tensor that is another now, or copies one to itself."""
+        if isinstance(step, Call):
+            return step.target == COPY and len(set(reads(step))) == 1
+        return isinstance(step, Allocate) and step.name in self.eliminated
 
 
 def _dense_elements(shape: Sequence[Dim], strides: Sequence[Dim]) -> Dim | None:

@@ -30,7 +30,10 @@ from tofuse.plan.signature import CallSignature
 
 @dataclass(frozen=True)
 class OutVariant:
-    """The overload that writes into given tensors, and the names of its out arguments."""
+    """The overload that writes into given tensors, and the names of its out arguments.
+
+    Without names, it writes into its first operand.
+    """
 
     target: str
     names: tuple[str, ...]
@@ -222,8 +225,13 @@ class StepBuilder:
         ):
             for r in op.results:
                 self._allocate(r)
-            outs = zip(variant.names, map(TensorRef, names), strict=True)
-            arguments = replace(arguments, keyword=(*arguments.keyword, *outs))
+            if variant.names:
+                outs = zip(variant.names, map(TensorRef, names), strict=True)
+                arguments = replace(arguments, keyword=(*arguments.keyword, *outs))
+            else:
+                self.steps.append(_copy(names[0], tensors[0].name))
+                tensors[0] = TensorRef(names[0])
+                arguments = op.arguments.map_operands(tensors.__getitem__)
             self.steps.append(Call(variant.target, arguments, (), (), ()))
             return
         # an operator with an out variant never returns an operand's memory
@@ -247,7 +255,9 @@ class StepBuilder:
         if any(len(v.shape) > 3 and not _is_contiguous(v) for v in op.inputs):
             return None
         variant = self.out_variant(str(op.attr("target")))
-        if variant is None or tuple(picks or (0,)) != tuple(range(len(variant.names))):
+        if variant is None or tuple(picks or (0,)) != tuple(range(len(variant.names) or 1)):
+            return None
+        if not variant.names and op.inputs[0].type != op.results[0].type:
             return None
         return variant
 

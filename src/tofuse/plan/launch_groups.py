@@ -8,7 +8,16 @@ from dataclasses import dataclass, field, replace
 from tofuse.analysis.plan_liveness import owned_address, owners_of
 from tofuse.cost.thresholds import TOLERATED_EXCESS
 from tofuse.ir.dims import product, size_hint
-from tofuse.ir.plan import Address, Allocate, Launch, Plan, Release, Step, View
+from tofuse.ir.plan import (
+    Address,
+    Allocate,
+    Launch,
+    Plan,
+    Release,
+    Step,
+    View,
+    launches_by_group,
+)
 
 WriteMasks = Mapping[int, "tuple[bool, ...] | None"]  # by kernel; None: never in a group
 
@@ -21,15 +30,6 @@ def group_launches(plan: Plan, write_masks: WriteMasks) -> Plan:
     levels are allocated before the first level, and released after the last.
     """
     return _Grouping(plan, write_masks).run()
-
-
-def launches_by_group(plan: Plan) -> dict[int, list[Launch]]:
-    """Return the launches of each group."""
-    groups: dict[int, list[Launch]] = {}
-    for step in plan.steps:
-        if isinstance(step, Launch) and step.group is not None:
-            groups.setdefault(step.group, []).append(step)
-    return groups
 
 
 def launch_count(plan: Plan) -> int:

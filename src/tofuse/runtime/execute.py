@@ -23,6 +23,7 @@ from tofuse.ir.plan import (
     Plan,
     Release,
     View,
+    launches_by_group,
     show_source,
 )
 from tofuse.ir.size_expression import SIZE_FUNCTIONS, SizeExpression
@@ -30,7 +31,6 @@ from tofuse.ir.types import DType
 from tofuse.ir.verify_plan import ARENA
 from tofuse.ops.check_shape import check_shape
 from tofuse.ops.reference import TO_TORCH, draw_seed, torch_constant
-from tofuse.plan.launch_groups import launches_by_group
 from tofuse.runtime.cuda import CudaLauncher, empty_on
 from tofuse.runtime.gemm_launch import GemmLauncher
 from tofuse.runtime.group_launch import GroupLauncher

@@ -6,6 +6,7 @@ from functools import cache
 
 import torch
 
+from tofuse.analysis.alias import updates_operand
 from tofuse.plan.build_steps import OutVariant
 from tofuse.torch_internals.operators import has_cpu_kernel, schema_of
 
@@ -15,7 +16,8 @@ def out_variant(target: str) -> OutVariant | None:
     """Return `aten.mm.out(..., out=)` for `aten.mm.default`; None if there is no useful variant.
 
     The out variants that torch derives from the plain operator make the result and copy it. Only
-    those with a CPU kernel write it directly, except for Fourier transforms.
+    those with a CPU kernel write it directly, except for Fourier transforms. An operator without
+    one that copies its first operand and updates the copy has a variant that updates the operand.
     """
     namespace, _, rest = target.partition(".")
     if namespace != "aten" or rest.startswith("_fft_"):
@@ -35,4 +37,7 @@ def out_variant(target: str) -> OutVariant | None:
             continue
         if has_cpu_kernel(f"aten::{packet_name}.{name}"):
             return OutVariant(f"aten.{packet_name}.{name}", outs)
-    return None
+    in_place = getattr(torch.ops.aten, f"{packet_name}_", None) if updates_operand(target) else None
+    if in_place is None or overload_name not in in_place.overloads():
+        return None
+    return OutVariant(f"aten.{packet_name}_.{overload_name}", ())

@@ -1,5 +1,6 @@
 """Ranges and filled tensors with a copy for each reader that must not share them."""
 
+import pytest
 import torch
 
 import tofuse
@@ -28,11 +29,21 @@ def test_each_call_that_adds_to_a_filled_tensor_gets_its_own():
     assert [op.kind for op in result.ops].count("full") == 2
 
 
-def test_gradients_of_several_selections_hold_no_more_than_in_eager():
-    indices = [torch.randint(0, 1023, (1024,)) for _ in range(4)]
+INDICES = [torch.randint(0, 1023, (1024,)) for _ in range(4)]
+SELECTIONS = {
+    "index_select": lambda x, i: x.index_select(1, i),
+    "index": lambda x, i: x[:, i],
+    "gather": lambda x, i: x.gather(1, i.expand(2048, 1024)),
+    "index_put": lambda x, i: torch.index_put(x, (i,), x[0], accumulate=True),
+}
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_gradients_of_several_selections_hold_no_more_than_in_eager(selection):
+    select = SELECTIONS[selection]
 
     def program(x):
-        return sum((x * k).index_select(1, i).exp().sum() for k, i in enumerate(indices, 1))
+        return sum(select(x * k, i).exp().sum() for k, i in enumerate(INDICES, 1))
 
     x = torch.randn(2048, 1023, requires_grad=True)
     compiled = tofuse.compile(program, pool_bytes=0)

@@ -7,7 +7,6 @@ from tofuse.analysis.alias.memory_effects import (
     EXCLUSIVE_RESULTS,
     UNDECLARED_VIEWS,
     WAIT,
-    accumulates,
     has_effect,
     is_aten_view,
     is_collective,
@@ -17,6 +16,7 @@ from tofuse.analysis.alias.memory_effects import (
     is_wait,
     returns_view,
     starts_collective,
+    updates_operand,
 )
 from tofuse.analysis.alias.strides import (
     MemRef,
@@ -28,9 +28,9 @@ from tofuse.analysis.alias.strides import (
 
 __all__ = [
     "ELIMINATED", "EXCLUSIVE_RESULTS", "UNDECLARED_VIEWS", "WAIT", "AliasAnalysis", "MemRef",
-    "accumulates", "dense_strides", "has_effect", "is_aten_view", "is_collective",
+    "dense_strides", "has_effect", "is_aten_view", "is_collective",
     "is_communication",
     "is_eliminated_concat",
     "is_view", "is_wait", "operand_slice", "reshape_strides", "returns_view",
-    "starts_collective", "view_chain", "view_memref", "visible_strides",
+    "starts_collective", "updates_operand", "view_chain", "view_memref", "visible_strides",
 ]  # fmt: skip

@@ -22,8 +22,17 @@ EXCLUSIVE_RESULTS = frozenset(
     )
 )
 
-# Operators that add to their first operand: the result may be written there.
-ACCUMULATING = ("aten.addmm.", "aten.baddbmm.", "aten.index_add.")
+# Operators that return their first operand with something added or replaced: the result may be
+# written there.
+UPDATING = (
+    "aten.addmm.",
+    "aten.baddbmm.",
+    "aten.index_add.",
+    "aten.index_copy.",
+    "aten.index_put.",
+    "aten.scatter.",
+    "aten.scatter_add.",
+)
 
 # Operators whose result depends on the storage offset of their operand.
 OFFSET_SENSITIVE = frozenset(
@@ -86,9 +95,9 @@ def is_eliminated_concat(op: Op) -> bool:
     return (ELIMINATED, True) in op.attrs
 
 
-def accumulates(target: str) -> bool:
-    """Whether PyTorch's operator adds to its first operand, and may write its result there."""
-    return target.startswith(ACCUMULATING)
+def updates_operand(target: str) -> bool:
+    """Whether PyTorch's operator may write its result into its first operand."""
+    return target.startswith(UPDATING)
 
 
 def starts_collective(target: str) -> bool:

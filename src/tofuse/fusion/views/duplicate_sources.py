@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
-from tofuse.analysis.alias import MemRef, accumulates
+from tofuse.analysis.alias import MemRef, updates_operand
 from tofuse.ir.graph import Graph, Names, Op, Value
 
 
@@ -14,7 +14,7 @@ def duplicate_sources(graph: Graph, storage: Mapping[Value, MemRef]) -> Graph:
 
     - An `iota` that is broadcast along several dimensions: views of one range along rows and along
       columns would unify the two axes, also where their readers are unrelated.
-    - A `full` that several library calls add to: each can add in place only to memory of its own.
+    - A `full` that several library calls update: each can write only into memory of its own.
     """
     producers = graph.producers()
     names = Names(graph)
@@ -41,6 +41,6 @@ def _separate_reader(op: Op, source: Op) -> Hashable | None:
     """Return what an op must not share its first operand with others of; None if it may."""
     if op.kind == "broadcast" and source.kind == "iota":
         return op.attr("dims")
-    if op.kind == "opaque" and source.kind == "full" and accumulates(str(op.attr("target"))):
+    if op.kind == "opaque" and source.kind == "full" and updates_operand(str(op.attr("target"))):
         return op
     return None
