@@ -39,7 +39,7 @@ def test_measured_costs_are_plausible(measured):
     assert ns["exp"] < ns["pow"] and ns["load"] < ns["gather"]
     assert 0.5 < measured.core_rate <= measured.memory_rate < 10_000
     assert measured.l3_rate <= measured.shared_rate
-    assert 0.1 < measured.flops < 10_000
+    assert 0.1 < measured.flops < 10_000 and 0.01 < measured.half_flops < 100_000
 
 
 def test_a_machine_prints_and_parses():

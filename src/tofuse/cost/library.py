@@ -49,7 +49,9 @@ def _run_us(op: Op, machine: Machine) -> float:
         return max(memory_us, arithmetic_us)
     flops = library_flops(op)
     if flops:
-        return memory_us + flops / (machine.flops * machine.threads) / 1e3
+        is_half = op.inputs[0].dtype.is_reduced_float
+        rate = machine.half_flops if is_half else machine.flops
+        return memory_us + flops / (rate * machine.threads) / 1e3
     return PASSES * memory_us
 
 

@@ -57,6 +57,7 @@ class Machine:
     call_us: float = 2.0  # a call of a PyTorch operator
     fresh_rate: float = 3.0  # the first write to new pages, with page faults
     flops: float = 100.0  # of a matrix product, operations per nanosecond and thread
+    half_flops: float = 100.0  # of one in half precision, whose processor may have units for it
     ns: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_NS))  # by op class
 
     def __str__(self) -> str:
@@ -82,6 +83,7 @@ def default_machine(
         shared_rate=base.l3_rate * threads,
         memory_rate=base.core_rate * min(8.0, threads),
         flops=base.flops / slowdown,
+        half_flops=base.half_flops / slowdown,
         ns={k: v * (1 if k in ("gather", "strided") else slowdown) for k, v in DEFAULT_NS.items()},
     )
 
@@ -97,6 +99,7 @@ _GPU = Machine(
     call_us=4.0,
     fresh_rate=4300.0,
     flops=50_000.0,
+    half_flops=50_000.0,
     ns={k: v / 250 for k, v in DEFAULT_NS.items()},
 )
 

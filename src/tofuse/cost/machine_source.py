@@ -16,7 +16,7 @@ from tofuse.cost.machine import (
 from tofuse.errors import OptionError, ParseError
 from tofuse.ir.schedule import Target
 
-VERSION = "3"  # of the calibration, part of the store's key
+VERSION = "4"  # of the calibration, part of the store's key
 
 
 def assumed_machine(target: Target, config: Config) -> Machine:

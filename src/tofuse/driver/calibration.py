@@ -63,18 +63,22 @@ def _kernel_us(text: str, seconds: float = BUDGET_S) -> float:
 def _measure_calls(base: Machine) -> Machine:
     launch = _kernel_us(_op_text("neg(x)", "16"))
     call = _kernel_us(_call_text("aten.neg.default", "$0", "16"))
-    product = _kernel_us(_call_text("aten.mm.default", "$0, $0", f"{MATRIX_SIZE},{MATRIX_SIZE}"))
-    flops = 2 * MATRIX_SIZE**3 / max(1.0, product - call) / 1e3
-    return replace(base, launch_us=launch, call_us=call, flops=flops)
+    shape = f"{MATRIX_SIZE},{MATRIX_SIZE}"
+    rates = []
+    for dtype in ("f32", "bf16"):
+        product = _kernel_us(_call_text("aten.mm.default", "$0, $0", shape, dtype))
+        rates.append(2 * MATRIX_SIZE**3 / max(1.0, product - call) / 1e3)
+    flops, half_flops = rates
+    return replace(base, launch_us=launch, call_us=call, flops=flops, half_flops=half_flops)
 
 
-def _call_text(target: str, args: str, shape: str) -> str:
-    attrs = f"target='{target}', args='{args}', shape=({shape},), dtype=f32"
-    return _op_text(f"opaque(x, {attrs})", shape)
+def _call_text(target: str, args: str, shape: str, dtype: str = "f32") -> str:
+    attrs = f"target='{target}', args='{args}', shape=({shape},), dtype={dtype}"
+    return _op_text(f"opaque(x, {attrs})", shape, dtype)
 
 
-def _op_text(op: str, shape: str) -> str:
-    kind = f"f32[{shape}]"
+def _op_text(op: str, shape: str, dtype: str = "f32") -> str:
+    kind = f"{dtype}[{shape}]"
     return f"graph(x: {kind}) {{\n  v = {op} : {kind}\n  return v\n}}"
 
 
