@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from tofuse.analysis.footprint import Access, Footprint
 from tofuse.cost.guard_coverage import statement_coverage
 from tofuse.cost.machine import CACHE_LINE, L1_LINES, Machine
+from tofuse.cost.threads import threads_worth
 from tofuse.cost.thresholds import SHORT_ROW_BYTES
 from tofuse.cost.traffic import bandwidth, traffic_us
-from tofuse.cost.work import OP_CLASSES, kernel_work, threads_worth
+from tofuse.cost.work import OP_CLASSES, kernel_work
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.interleave import is_vectorizable_stride, shuffle_count
 from tofuse.ir.kernel import Compute, Gather, Load, Reduce, Stmt, Store, Uniform, iteration_axes

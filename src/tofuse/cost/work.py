@@ -1,8 +1,7 @@
-"""Estimate the work of a kernel, and the number of threads that it is worth."""
+"""Estimate the work of a kernel."""
 
 from __future__ import annotations
 
-from tofuse.cost.thresholds import WORK_PER_THREAD
 from tofuse.ir.kernel import Compute, Kernel, Load, Uniform
 from tofuse.ops.table import OPS
 
@@ -16,11 +15,6 @@ def kernel_work(kernel: Kernel) -> float:
         else:
             total += 4.0 if isinstance(s, (Uniform, Load)) else 0.5
     return max(total, 0.5)
-
-
-def threads_worth(elements: int, work: float) -> int:
-    """Return how many threads pay off for `elements` points of `work` each."""
-    return max(1, int(elements * work / WORK_PER_THREAD))
 
 
 def _rows(kind: str, names: str) -> dict[str, str]:

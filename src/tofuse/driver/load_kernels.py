@@ -25,7 +25,8 @@ from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.report.repro import write_repro
 from tofuse.runtime.cuda import CudaLauncher, capability, device_index
 from tofuse.runtime.gemm_launch import GemmLauncher
-from tofuse.runtime.launch import Launcher, kernel_code, thread_count
+from tofuse.runtime.kernel_code import kernel_code
+from tofuse.runtime.launch import Launcher, thread_count
 from tofuse.schedule.alias_legality import legal_aliases
 
 Launch = Launcher | CudaLauncher | GemmLauncher

@@ -10,20 +10,23 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 
 from tofuse.config import CUDA_LAUNCH_BLOCKING
 from tofuse.errors import CompileError, IndexOutOfRangeError, TofuseWarning
 from tofuse.ir.dims import Dim, evaluate, symbols_of
-from tofuse.ir.tile import GpuBinary, TileNest, TileProgram
 from tofuse.ir.types import DType
 from tofuse.ops.reference import TO_TORCH
 from tofuse.torch_internals.memory import empty_strided_cuda
 from tofuse.torch_internals.streams import get_device, get_stream
 
+if TYPE_CHECKING:  # `tofuse.load` does without tile programs
+    from tofuse.ir.tile import GpuBinary, TileNest, TileProgram
+
 # The code of launch number k, given which of its arguments are multiples of 16.
-CompileBinary = Callable[[int, "tuple[bool, ...]"], GpuBinary]
+CompileBinary = Callable[[int, "tuple[bool, ...]"], "GpuBinary"]
 AllocateTensor = Callable[..., torch.Tensor]
 NO_CONTEXT = 201
 DEFAULT_SHARED_BYTES = 48 * 1024  # a kernel with more needs an attribute set

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import torch
 
-from tofuse.cost.work import kernel_work, threads_worth
+from tofuse.cost.threads import threads_worth
 from tofuse.errors import IndexOutOfRangeError
-from tofuse.ir.dims import Dim, evaluate, product, size_hint, symbols_of
-from tofuse.ir.kernel import Gather, Kernel
+from tofuse.ir.dims import Dim, evaluate, size_hint, symbols_of
 from tofuse.runtime.pool import POOL
 
 Entry = Callable[[object], int]
@@ -41,23 +40,6 @@ class KernelCode:
     elements: Dim
     work: float
     checks_indices: bool
-
-
-def kernel_code(
-    kernel: Kernel, text_digest: str, parts: Sequence[tuple[str, bool]], workspace_bytes: Dim
-) -> KernelCode:
-    """Return the data needed to load and call a kernel."""
-    return KernelCode(
-        kernel.name,
-        text_digest,
-        tuple(parts),
-        len(kernel.buffers),
-        tuple(kernel.symbols),
-        workspace_bytes,
-        product(a.extent for a in kernel.axes),
-        kernel_work(kernel),
-        any(isinstance(s, Gather) for s in kernel.body),
-    )
 
 
 class Launcher:

@@ -37,15 +37,3 @@ FakeScriptObject: type = private(
     "PyTorch runs programs that take objects, such as DTensors",
     stand_in("FakeScriptObject"),
 )
-# the result of a collective that eager waits for where it is first read
-if TYPE_CHECKING:
-    from torch.distributed._functional_collectives import (
-        AsyncCollectiveTensor as AsyncCollectiveTensor,
-    )
-else:
-    AsyncCollectiveTensor = private(
-        "torch.distributed._functional_collectives",
-        "AsyncCollectiveTensor",
-        "results of collectives that are arguments may lose their gradients",
-        stand_in("AsyncCollectiveTensor"),
-    )

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from tofuse.capture.aot.boxed import CompiledFunction
 from tofuse.capture.fx.aliases import storage_id, written_nodes
 from tofuse.capture.fx.node_tensors import strided_fake_tensor
-from tofuse.torch_internals.fake_tensors import AsyncCollectiveTensor
+from tofuse.torch_internals.collective_tensors import AsyncCollectiveTensor
 
 
 def unwrap_async_inputs(inputs: Sequence[object]) -> tuple[Sequence[object], list[int]]:

@@ -26,9 +26,9 @@ from tofuse.capture.trace.free_variables import find_free_tensors
 from tofuse.capture.trace.joint_trace import compile_program
 from tofuse.capture.trace.rollback import reject_argument_changes, restore_modules
 from tofuse.errors import CaptureError
+from tofuse.torch_internals.collective_tensors import AsyncCollectiveTensor
 from tofuse.torch_internals.dispatch import TensorGuards, is_traceable_wrapper_subclass
 from tofuse.torch_internals.dynamo import compile_lock, compiling_session
-from tofuse.torch_internals.fake_tensors import AsyncCollectiveTensor
 from tofuse.torch_internals.memory import storage_key, viewed_tensor
 from tofuse.torch_internals.modules import hook_tables, submodules, tensor_tables
 from tofuse.torch_internals.transforms import forward_mode_active, transforms_active
