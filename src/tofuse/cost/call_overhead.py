@@ -43,17 +43,15 @@ def predict_faster(
 ) -> Prediction:
     """Predict who runs a program faster, from its graph before all passes.
 
-    Of the compiled program, `kernels` are those besides the `own_products`, and `own_us` is the
+    Of the compiled program, `kernels` and `own_products` are not the library's, and `own_us` is the
     predicted time. Eager's time is an upper bound: each op that a composite call decomposes into
     counts as a call. PyTorch's kernels may be slower than predicted, so larger programs are timed.
     A backward has about twice the calls of its forward. Programs whose kernels draw random numbers
     stay compiled: eager draws others.
     """
     ops = [op for op in captured.ops if not is_view(op) and not is_aten_view(op)]
-    if own_products:  # which are chosen because they are predicted to be faster
-        return COMPILED_IS_FASTER
     is_lone_call = len(ops) == 1 and ops[0].kind in ("opaque", "sum")
-    if not kernels or is_lone_call:
+    if not own_products and (not kernels or is_lone_call):
         return Prediction(Faster.EAGER, "it consists of library calls, which eager makes as fast")
     if _is_random(ops):
         return COMPILED_IS_FASTER

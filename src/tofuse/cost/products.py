@@ -13,6 +13,8 @@ from tofuse.cost.machine import Machine
 from tofuse.cost.thresholds import (
     DIRECT_ELEMENT_NS,
     DIRECT_RATE,
+    DIRECT_UNALIGNED,
+    LIBRARY_CACHED_ELEMENT_NS,
     LIBRARY_ELEMENT_NS,
     LIBRARY_RATE,
     MIN_PRODUCT_GAIN,
@@ -22,6 +24,8 @@ from tofuse.cost.thresholds import (
     PRODUCT_CALL_US,
     STREAMED_ROWS,
 )
+
+FLOAT_BYTES, LINE_BYTES = 4, 64
 
 
 @dataclass(frozen=True)
@@ -33,10 +37,14 @@ class ProductSize:
     depth: int
     count: int = 1
 
+    @property
+    def elements(self) -> int:
+        """The elements of B."""
+        return self.columns * self.depth * self.count
+
     def cost_us(self, element_ns: float, rate: float, threads: int) -> float:
         """Return the time, of so many nanoseconds an element of B and FLOPs a nanosecond."""
-        elements = self.columns * self.depth * self.count
-        return elements * (element_ns + 2 * self.rows / rate) / threads / 1e3
+        return self.elements * (element_ns + 2 * self.rows / rate) / threads / 1e3
 
 
 @dataclass(frozen=True)
@@ -52,18 +60,23 @@ def product_costs(size: ProductSize, machine: Machine, library_avx512: bool) -> 
     """Return what a product costs; `library_avx512`: PyTorch's library uses AVX-512 here.
 
     Without it, the library packs B even for two rows, and has half the arithmetic. The machine's
-    FLOPs are then those of our kernel, twice the library's, so they are halved.
+    FLOPs are then those of our kernel, twice the library's, so they are halved. The library packs
+    a B that stays in the L2 cache for less than our kernel needs to read it. Vectors of our kernel
+    cross cache lines if the rows of B are no whole lines.
     """
     flops = machine.flops if library_avx512 else machine.flops / 2
     streams = size.rows < (STREAMED_ROWS if library_avx512 else 2)
     element_ns = DIRECT_ELEMENT_NS if streams else LIBRARY_ELEMENT_NS
+    if FLOAT_BYTES * size.elements <= machine.l2_bytes:
+        element_ns = min(element_ns, LIBRARY_CACHED_ELEMENT_NS)
+    crossing = DIRECT_UNALIGNED if size.depth * FLOAT_BYTES % LINE_BYTES else 1.0
     rate = flops * LIBRARY_RATE / (1 if library_avx512 else 2)
     threads = machine.threads
     whole = replace(size, columns=-(-size.columns // PACKED_COLUMNS) * PACKED_COLUMNS)
     return ProductCosts(
         size.cost_us(element_ns, rate, threads),
         whole.cost_us(PACKED_ELEMENT_NS, flops * PACKED_RATE, threads) + PRODUCT_CALL_US,
-        size.cost_us(DIRECT_ELEMENT_NS, flops * DIRECT_RATE, threads) + PRODUCT_CALL_US,
+        crossing * size.cost_us(DIRECT_ELEMENT_NS, flops * DIRECT_RATE, threads) + PRODUCT_CALL_US,
     )
 
 

@@ -127,12 +127,14 @@ TRAINING_CALL_US = 70.0  # of forward and backward, with autograd's functions: "
 
 # -- matrix products: ns an element of B, and shares of `Machine.flops` ---------------------------
 LIBRARY_ELEMENT_NS, LIBRARY_RATE = 0.38, 1.35  # that the library packs: "Products of few rows"
+LIBRARY_CACHED_ELEMENT_NS = 0.1  # the same, of a B in L2: "Products of few rows"
 PACKED_ELEMENT_NS, PACKED_RATE = 0.55, 1.65  # that our blocked loops pack: "Products of few rows"
 PACKED_COLUMNS = 32  # of a micropanel, even if partly empty: "Matrix products"
 DIRECT_ELEMENT_NS, DIRECT_RATE = 0.17, 1.1  # that is read once: "Products of few rows"
+DIRECT_UNALIGNED = 1.7  # the same, whose rows are no whole cache lines: "Products of few rows"
 STREAMED_ROWS = 4  # so few rows, the library reads B once, too: "Products of few rows"
 PRODUCT_CALL_US = 5.0  # of our call, more than the library's: "Products of few rows"
-MIN_PRODUCT_GAIN = 1.1  # predicted, of our kernel over the library: not measured
+MIN_PRODUCT_GAIN = 1.25  # predicted, of our kernel over the library: "Products of few rows"
 
 # -- backends ------------------------------------------------------------------------------------
 MAX_SEGMENTS = 6  # of one loop, each with code of its own: not measured
