@@ -36,11 +36,8 @@ class GpuKernel:
 
     def aligned(self, k: int) -> tuple[bool, ...]:
         """Return which parameters of a launch are multiples of 16, if all tensors are aligned."""
-        kernel = self.program.kernel
-        words = {*kernel.symbols, *(w.name for w in self.program.workspaces)}
-        words |= {b.name for b in kernel.buffers}
-        names = [name for name, _ in launch_parameters(self.program.nests[k])[:-2]]
-        return (*(n in words for n in names), True, False)  # the flag, and its number
+        names = [name for name, _ in launch_parameters(self.program.nests[k])]
+        return self.program.aligned(names)
 
 
 def captured_kernels(make: Callable[[], Example]) -> list[tuple[str, Kernel]]:

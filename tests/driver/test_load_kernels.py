@@ -18,6 +18,13 @@ MIXED = """graph(x: f32[4096,4096]@cuda:0, s: f32[3000]) {
   return v1, v3
 }"""
 
+BETWEEN_CALLS = """graph(x: f32[512,512]@cuda:0) {
+  v0 = exp(x) : f32[512,512]@cuda:0
+  v1 = opaque(v0, v0, target='aten.mm.default', args='$0, $1') : f32[512,512]@cuda:0
+  v2 = mul(v1, v0) : f32[512,512]@cuda:0
+  return v2
+}"""
+
 
 class FakeLauncher:
     """Replaces a launcher of GPU machine code."""
@@ -34,10 +41,10 @@ def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
     monkeypatch.setattr(load_kernels, "_load_kernel", launcher)
 
-    def compile_mixed(**options) -> GraphReport:
+    def compile_mixed(text: str = MIXED, **options) -> GraphReport:
         reports: list[GraphReport] = []
         config = make_config({"strict": True, "cache_dir": tmp_path, **options})
-        compile_text(MIXED, config, reports.append)
+        compile_text(text, config, reports.append)
         (report,) = reports
         return report
 
@@ -75,3 +82,11 @@ def test_options_without_effect_on_a_gpu_are_noted(compiled):
 
 def test_fuel_counts_merges_on_a_gpu(compiled):
     assert ("exp", "sum") not in executor_by_ops(compiled(fuel=0))
+
+
+def test_a_kernel_on_a_gpu_overwrites_a_dying_operand(compiled):
+    lines = [line.strip() for line in compiled(BETWEEN_CALLS).plan.splitlines()]
+    assert sum("allocate" in line for line in lines) == 1  # for exp
+    (launch,) = (line for line in lines if line.startswith("launch") and "mul" in line)
+    read, written = launch.split("(")[1].rstrip(")").split(", ")[:2], launch.rstrip(")").split(", ")
+    assert written[-1] in read

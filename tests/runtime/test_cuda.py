@@ -285,6 +285,38 @@ def test_blocking_launches_report_an_index_at_once():
     assert "found: index out of range" in done.stdout, done.stderr
 
 
+def test_layers_that_share_a_dropout_kernel_draw_masks_of_their_own():
+    def program(x):
+        a = F.dropout(x, 0.5)
+        b = F.dropout((a @ x).mul(0) + 1, 0.5)  # a product between them: two launches
+        return a, b, F.dropout((b @ x).mul(0) + 1, 0.5)
+
+    x = torch.ones(256, 256, device="cuda")
+    report = tofuse.explain(program)(x)
+    launches = sum(r.executor == "triton" for r in report.regions)
+    assert len({k.source for k in report.kernels}) < launches
+    masks = [t != 0 for t in tofuse.compile(program)(x)]
+    for k in range(3):
+        assert 0.45 < masks[k].float().mean() < 0.55
+        assert 0.45 < (masks[k] == masks[k - 1]).float().mean() < 0.55
+
+
+@pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.SGD])
+def test_an_optimiser_step_in_place(make: Callable[..., torch.optim.Optimizer]):
+    weights = [torch.randn(77, 33, device="cuda") for _ in range(5)]
+    steps = []
+    for compiled in (False, True):
+        parameters = [w.clone().requires_grad_() for w in weights]
+        optimiser = make(parameters, lr=0.1, weight_decay=0.01)
+        step = tofuse.compile(optimiser.step) if compiled else optimiser.step
+        for k in range(4):
+            for p in parameters:
+                p.grad = p.detach().sin() * (k + 1)
+            step()
+        steps.append(parameters)
+    torch.testing.assert_close(*steps)
+
+
 def test_the_backward_uses_the_same_dropout_mask():
     a = torch.ones(100, 130, device="cuda", requires_grad=True)
     out = tofuse.compile(lambda a: F.dropout(a, 0.3))(a)

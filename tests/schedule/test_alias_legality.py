@@ -4,8 +4,10 @@ import pytest
 
 from tests.support.kernels import kernel as parsed
 from tofuse.ir.schedule import Target, parse_schedule
-from tofuse.schedule.alias_legality import legal_aliases_by_name
+from tofuse.ir.tile import GpuTarget
+from tofuse.schedule.alias_legality import legal_aliases_by_name, legal_tile_aliases
 from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.build_tiles import build_tiles
 from tofuse.schedule.choose_schedule import choose_schedule
 
 SIGNATURE = "kernel k(x0: in f32, x1: in f32, y2: out f32) over"
@@ -77,3 +79,47 @@ def test_scalar_read_by_all_threads_is_written_in_serial_phase():
     assert aliases(SCALAR_UPDATE) == {("y2", "x1"), ("y3", "x0"), ("y3", "x1")}
     nest = build_nest(parsed(SCALAR_UPDATE), choose_schedule(parsed(SCALAR_UPDATE), Target(16, 2)))
     assert [bool(p.band) for p in nest.phases] == [True, False]
+
+
+COLUMNS = """kernel k(x0: in f32, x1: in f32, y2: out f32) over i0:30000 i1:40 {
+  v0 = load x0[(40)*i0 + i1] : f32
+  v1 = load x1[INDEX] : f32
+  v2 = reduce sum<i0> v0 : f32
+  v3 = mul v0 v2 of f32 : f32
+  v4 = mul v3 v1 of f32 : f32
+  store y2[(40)*i0 + i1] v4 : f32
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "index", "legal"),
+    [
+        (ELEMENTWISE, "i0", {"x0", "x1"}),
+        (ELEMENTWISE, "(-1)*i0 + 4999", {"x0"}),
+        (ELEMENTWISE, "0", {"x0"}),
+        (ROWS, "(40)*i0 + i1", {"x0", "x1"}),
+        (ROWS, "i1", {"x0"}),
+        (ROWS, "i0", {"x0"}),
+        (COLUMNS, "(40)*i0 + i1", {"x0", "x1"}),  # two launches: all instances have the sums
+        (COLUMNS, "i1", {"x0"}),
+    ],
+)
+def test_operands_that_launches_may_overwrite(text, index, legal):
+    program = build_tiles(parsed(text.replace("INDEX", index)), GpuTarget())
+    assert legal_tile_aliases(program) == tuple(sorted((int(x[1:]), 2) for x in legal))
+
+
+GUARDED = (
+    SIGNATURE
+    + """ i0:5000 {
+  v0 = load x0[i0] : f32
+  v9 = in_range [i0] 1 4000 : b1
+  v1 = load x1[i0] if v9 : f32
+  v2 = add v0 v1 of f32 : f32
+  store y2[i0] v2 : f32
+}"""
+)
+
+
+def test_an_operand_that_is_read_under_a_guard_is_not_overwritten():
+    assert legal_tile_aliases(build_tiles(parsed(GUARDED), GpuTarget())) == ((0, 2),)

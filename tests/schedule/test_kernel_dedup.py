@@ -9,7 +9,7 @@ from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.schedule import Target
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule
-from tofuse.schedule.kernel_dedup import kernel_dedup
+from tofuse.schedule.kernel_dedup import kernel_dedup, merge_streams
 
 ELEMENTWISE = """kernel {name}(x0: in f32, y1: out f32) over i0:{n} {{
   v0 = load x0[i0] : f32
@@ -87,6 +87,16 @@ def test_stream_arguments_follow_symbolic_sizes():
 def test_random_kernels_of_different_sizes_are_not_merged():
     _, found = deduped(*[RANDOM.format(n=n, stream=2) for n in (5, 6)])
     assert found[0].kernel is not found[1].kernel
+
+
+def test_for_a_gpu_only_streams_become_arguments():
+    random = [RANDOM.format(n=5, stream=k) for k in (4, 9)]
+    sized = [ELEMENTWISE.format(name="k", n=n, factor=2.0) for n in (5000, 70001)]
+    (a, a_sizes), (b, b_sizes), (c, c_sizes), (d, _) = merge_streams(
+        [parse_kernel(text) for text in (*random, *sized)]
+    )
+    assert a is b and (a_sizes, b_sizes) == ((4,), (9,))
+    assert c is not d and c_sizes == ()
 
 
 def test_equal_kernels_need_no_size_arguments():

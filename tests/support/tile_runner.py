@@ -20,10 +20,18 @@ def run_tiles(
     buffers: Mapping[str, torch.Tensor],
     sizes: Mapping[str, int],
     exact: bool = True,
+    in_place: tuple[str, str] | None = None,
 ) -> Buffers:
-    """Run the launches and return their outputs; raise IndexError if a kernel reports one."""
+    """Run the launches and return their outputs; raise IndexError if a kernel reports one.
+
+    With `in_place`, the second of two buffers is written into the memory of the first.
+    """
     kernel = program.kernel
     fresh = fresh_outputs(kernel, buffers)
+    if in_place is not None:
+        read, written = in_place
+        fresh[written].copy_(buffers[read])
+        fresh[read] = fresh[written]
     memory = dict(fresh)
     for w in program.workspaces:
         raw = torch.full(

@@ -13,7 +13,7 @@ from tofuse.errors import CompileError
 from tofuse.fusion.lower.axes import LoweringError
 from tofuse.fusion.lowering_memo import SharedKernel
 from tofuse.fusion.nontemporal import mark_nontemporal
-from tofuse.ir.dims import Dim, symbol
+from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value, device_of
 from tofuse.ir.kernel import Kernel, Uniform
 from tofuse.ir.nest import Nest
@@ -24,7 +24,7 @@ from tofuse.ops.check_kernel import check_kernel
 from tofuse.runtime.cuda import capability
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.build_tiles import build_tiles
-from tofuse.schedule.kernel_dedup import DedupedKernel, kernel_dedup
+from tofuse.schedule.kernel_dedup import DedupedKernel, kernel_dedup, merge_streams
 from tofuse.schedule.schedule_legality import Unschedulable
 
 NestPass = Callable[[Nest], Nest]
@@ -76,18 +76,17 @@ def generate_kernels(
     """Return nests and texts; regions that differ only in sizes share one.
 
     Also return why a region has no loop nest, such as a lone reduction of a broadcast tensor.
-    If a region's schedule is None, the heuristics choose it. On a GPU, regions share no text and
-    the heuristics choose every schedule.
+    If a region's schedule is None, the heuristics choose it. On a GPU, regions share a text that
+    differ only in random streams, and the heuristics choose every schedule.
     """
-    rejected: dict[Region, str] = {}
+    on_gpu = [r for r in schedules if device_of(r.ops) != "cpu"]
+    gpu_kernels, rejected = _generate_gpu_kernels(on_gpu, context)
     scheduled: list[_ScheduledRegion] = []
-    gpu_kernels: list[GeneratedKernel] = []
     for region, schedule in schedules.items():
+        if region in on_gpu:
+            continue
         try:
-            if device_of(region.ops) == "cpu":
-                scheduled.append(_schedule_region(region, schedule, context))
-            else:
-                gpu_kernels.append(_generate_gpu_kernel(region, context))
+            scheduled.append(_schedule_region(region, schedule, context))
         except (LoweringError, Unschedulable) as e:
             rejected[region] = str(e)
     emitted: dict[Kernel, GeneratedKernel] = {}  # for the first region
@@ -122,19 +121,45 @@ def _finish(
     return mark_nontemporal(kernel, shared.arguments, nontemporal)
 
 
-def _generate_gpu_kernel(region: Region, context: CodegenContext) -> GeneratedKernel:
+def _generate_gpu_kernels(
+    regions: Sequence[Region], context: CodegenContext
+) -> tuple[list[GeneratedKernel], dict[Region, str]]:
+    """Return the launches and texts of regions on a GPU, and why a region has none."""
     part = context.partition
-    shared = context.oracle.lowerings.lower(region, part.aliases.memrefs, part.rounded)
-    kernel = _finish(shared.kernel, shared, region, context.nontemporal)
+    rejected: dict[Region, str] = {}
+    lowered: list[tuple[Region, Kernel, tuple[Value, ...]]] = []
+    for region in regions:
+        try:
+            shared = context.oracle.lowerings.lower(region, part.aliases.memrefs, part.rounded)
+        except LoweringError as e:
+            rejected[region] = str(e)
+            continue
+        kernel = _finish(shared.kernel, shared, region, context.nontemporal)
+        lowered.append((region, kernel, shared.arguments))
+    merged = merge_streams([kernel for _, kernel, _ in lowered])
+    emitted: dict[Kernel, GeneratedKernel] = {}  # for the first region
+    generated: list[GeneratedKernel] = []
+    for (region, _, arguments), (kernel, sizes) in zip(lowered, merged, strict=True):
+        try:
+            if kernel not in emitted:
+                emitted[kernel] = _emit_gpu_kernel(region, kernel, context)
+        except Unschedulable as e:
+            rejected[region] = str(e)
+            continue
+        own = replace(emitted[kernel], region=region, arguments=arguments, sizes=sizes)
+        generated.append(own)
+    return generated, rejected
+
+
+def _emit_gpu_kernel(region: Region, kernel: Kernel, context: CodegenContext) -> GeneratedKernel:
     check_kernel(kernel)
     version, multiprocessors = capability(device_of(region.ops))
-    tiles = build_tiles(kernel, GpuTarget(multiprocessors, version))
-    sizes, error = tuple(symbol(s) for s in kernel.symbols), None
+    tiles, error = build_tiles(kernel, GpuTarget(multiprocessors, version)), None
     try:
         source = emit_triton(tiles, exact=context.config.precision == "eager")
     except CompileError as e:
         source, error = f"# {e}", str(e)
-    return GeneratedKernel(region, tiles, shared.arguments, sizes, source, error)
+    return GeneratedKernel(region, tiles, (), (), source, error)
 
 
 def _schedule_region(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tofuse.backends.llvm.emit import phase_functions
@@ -27,7 +29,7 @@ from tofuse.runtime.cuda import CudaLauncher, capability, device_index
 from tofuse.runtime.gemm_launch import GemmLauncher
 from tofuse.runtime.kernel_code import kernel_code
 from tofuse.runtime.launch import Launcher, thread_count
-from tofuse.schedule.alias_legality import legal_aliases
+from tofuse.schedule.alias_legality import legal_aliases, legal_tile_aliases
 
 Launch = Launcher | CudaLauncher | GemmLauncher
 
@@ -48,6 +50,7 @@ def load_kernels(
     bind_runtime(config)
     on_cpu = [g for g in generated if isinstance(g.nest, Nest) and g.error is None]
     library.compile(list(dict.fromkeys(map(_text, on_cpu))), store_of(config), thread_count())
+    modules = _compile_for_gpu(generated)
     launchers: list[Launch] = []
     bindings: dict[Region, KernelBinding] = {}
     number_of: dict[str, int] = {}
@@ -57,7 +60,7 @@ def load_kernels(
         key = f"{device_of(g.region.ops)} {text}"
         if key not in number_of:
             try:
-                launcher = _load_kernel(g, text, config, library)
+                launcher = _load_kernel(g, text, config, library, modules)
             except CompileError as e:
                 notes.append(_report_compile_failure(g, part, config, e))
                 continue
@@ -72,7 +75,47 @@ def _text(g: GeneratedKernel) -> str:
     return g.source.replace(f"@{g.nest.kernel.name}", "@kernel")
 
 
-def _load_kernel(g: GeneratedKernel, text: str, config: Config, library: CodeLibrary) -> Launch:
+def _compile_for_gpu(generated: Sequence[GeneratedKernel]) -> Mapping[str, TritonModule]:
+    """Return the modules of GPU kernels by text, with code for aligned tensors; threads compile.
+
+    A text that does not compile has no module, or one without that code.
+    """
+    modules: dict[str, TritonModule] = {}
+    tasks: list[tuple[TritonModule, int, tuple[bool, ...]]] = []
+    for g in generated:
+        if isinstance(g.nest, Nest) or g.error is not None or g.source in modules:
+            continue
+        with suppress(CompileError):
+            module = modules[g.source] = _triton_module(g, g.nest)
+            for k, spec in enumerate(module.specs):
+                names = [name for name, _ in spec.parameters]
+                tasks.append((module, k, g.nest.aligned(names)))
+
+    def compile_launch(task: tuple[TritonModule, int, tuple[bool, ...]]) -> None:
+        module, k, aligned = task
+        with suppress(CompileError):  # it is raised again when the launcher asks for it
+            module.binary(k, aligned)
+
+    if len(tasks) > 1:
+        with ThreadPoolExecutor(thread_count()) as pool:
+            list(pool.map(compile_launch, tasks))
+    return modules
+
+
+def _triton_module(g: GeneratedKernel, program: TileProgram) -> TritonModule:
+    specs = [
+        LaunchSpec(tuple(launch_parameters(nest)), nest.tiling.warps) for nest in program.nests
+    ]
+    return TritonModule(g.source, specs, capability(device_of(g.region.ops))[0])
+
+
+def _load_kernel(
+    g: GeneratedKernel,
+    text: str,
+    config: Config,
+    library: CodeLibrary,
+    modules: Mapping[str, TritonModule],
+) -> Launch:
     """Return machine code for a kernel; raises CompileError."""
     if g.error is not None:
         raise CompileError(g.error)
@@ -81,18 +124,15 @@ def _load_kernel(g: GeneratedKernel, text: str, config: Config, library: CodeLib
         key = library.load_text(text, ["kernel", *(f"kernel.{n}" for n, _ in phases)], store)
         code = kernel_code(g.nest.kernel, key, phases, g.nest.block_bytes)
         return load_code(code, store, library)
-    parameters = [tuple(launch_parameters(nest)) for nest in g.nest.nests]
-    warps = [nest.tiling.warps for nest in g.nest.nests]
-    specs = [LaunchSpec(*spec) for spec in zip(parameters, warps, strict=True)]
-    device = device_of(g.region.ops)
-    module = TritonModule(text, specs, capability(device)[0])
-    return CudaLauncher(g.nest, parameters, module.binary, device_index(device))
+    module = modules.get(g.source) or _triton_module(g, g.nest)
+    parameters = [spec.parameters for spec in module.specs]
+    return CudaLauncher(g.nest, parameters, module.binary, device_index(device_of(g.region.ops)))
 
 
 def _bind(g: GeneratedKernel, number: int) -> KernelBinding:
-    """Return how a region calls kernel `number`; a GPU kernel is not grouped and reuses nothing."""
+    """Return how a region calls kernel `number`; a GPU kernel is not grouped."""
     if isinstance(g.nest, TileProgram):
-        return KernelBinding(number, g.arguments, g.sizes, None)
+        return KernelBinding(number, g.arguments, g.sizes, None, legal_tile_aliases(g.nest))
     launch_alone = size_hint(g.nest.block_bytes) > MAX_GROUPED_WORKSPACE
     written = None if launch_alone else tuple(b.role != "in" for b in g.nest.kernel.buffers)
     return KernelBinding(number, g.arguments, g.sizes, written, legal_aliases(g.nest))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tofuse.ir.dims import Dim, evaluate, product
-from tofuse.ir.kernel import AffineExpr, Kernel, Reduce, Stmt, show_stmt
+from tofuse.ir.dims import Dim, evaluate, product, symbols_of
+from tofuse.ir.kernel import AffineExpr, Kernel, Reduce, Stmt, Uniform, show_stmt
 from tofuse.ir.types import DType
 
 
@@ -138,6 +138,19 @@ class TileProgram:
     kernel: Kernel
     nests: tuple[TileNest, ...]
     workspaces: tuple[Workspace, ...]
+
+    def aligned(self, names: Sequence[str]) -> tuple[bool, ...]:
+        """Return which parameters of a launch are multiples of 16 if all its tensors are aligned.
+
+        The last two are the flag, which is, and the number to store there. Scalars in CPU memory
+        and numbers of random streams are never assumed to be.
+        """
+        kernel = self.kernel
+        words = {*kernel.symbols, *(w.name for w in self.workspaces)}
+        words |= {b.name for b in kernel.buffers}
+        streams = {s.stream for s in kernel.body if isinstance(s, Uniform)}
+        words -= {symbol for stream in streams for symbol in symbols_of(stream)}
+        return (*(name in words for name in names[:-2]), True, False)
 
     def __repr__(self) -> str:
         """Return the text of the launches. It has no parser."""

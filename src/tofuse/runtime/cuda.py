@@ -23,7 +23,7 @@ from tofuse.torch_internals.memory import empty_strided_cuda
 from tofuse.torch_internals.streams import get_device, get_stream
 
 if TYPE_CHECKING:  # `tofuse.load` does without tile programs
-    from tofuse.ir.tile import GpuBinary, TileNest, TileProgram
+    from tofuse.ir.tile import GpuBinary, TileProgram
 
 # The code of launch number k, given which of its arguments are multiples of 16.
 CompileBinary = Callable[[int, "tuple[bool, ...]"], "GpuBinary"]
@@ -67,8 +67,8 @@ class CudaLauncher:
         _kernel_names.append(self.name)
         number = len(_kernel_names)
         self.launches = [
-            _NestLauncher(self, k, nest, names, compile_binary, number)
-            for k, (nest, names) in enumerate(zip(program.nests, parameters, strict=True))
+            _NestLauncher(self, program, k, names, compile_binary, number)
+            for k, names in enumerate(parameters)
         ]
         self.needs_no_packing = len(self.launches) == 1 and self.launches[0].needs_no_packing
         self.workspace_offsets = functools.lru_cache(MAX_SIZES)(self._workspace_offsets)
@@ -110,16 +110,16 @@ class _NestLauncher:
     def __init__(
         self,
         owner: CudaLauncher,
+        program: TileProgram,
         number: int,
-        nest: TileNest,
         parameters: Sequence[tuple[str, str]],
         compile_binary: CompileBinary,
         error: int,
     ) -> None:
+        nest = program.nests[number]
         self.owner, self.number, self.nest = owner, number, nest
         self.compile_binary = compile_binary
         self.names = [name for name, _ in parameters[:-2]]
-        aligned = {*owner.words, *(n for n, _ in owner.workspaces)}
         count = len(self.names)
         self.pack_into = struct.Struct(f"<{count}Q").pack_into
         # then the flag, the number to store there, and Triton's two scratch pointers
@@ -137,11 +137,9 @@ class _NestLauncher:
         self.lock = threading.Lock()  # protects the buffer that arguments are packed into
         self.needs_no_packing = self.names == list(owner.words)
         self.functions: dict[tuple[bool, ...], tuple[int, int, int]] = {}
-        # host scalars are never assumed to be multiples of 16
-        self.alignable = [k for k, n in enumerate(self.names) if n in aligned]
-        self.aligned_function = self.function(
-            tuple(k in self.alignable for k in range(len(self.names)))
-        )
+        aligned = program.aligned([name for name, _ in parameters])[:count]
+        self.alignable = [k for k, is_aligned in enumerate(aligned) if is_aligned]
+        self.aligned_function = self.function(aligned)
         is_static = not any(symbols_of(a.extent) for a in nest.kernel.axes)
         self.instances: int | None = nest.instance_count({}) if is_static else None
 

@@ -1,11 +1,13 @@
-"""Which output buffers of a nest may share memory with its inputs."""
+"""Which output buffers of a nest, or of launches on a GPU, may share memory with its inputs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tofuse.ir.kernel import AffineExpr, Gather, Load, Stmt, Store, Uniform
+from tofuse.ir.kernel import AffineExpr, Gather, Kernel, Load, Stmt, Store, Uniform
 from tofuse.ir.nest import For, Nest, Node, StmtNode
+from tofuse.ir.tile import TileNest, TileProgram
 
 
 @dataclass(frozen=True)
@@ -24,14 +26,39 @@ class _Access:
 
 def legal_aliases(nest: Nest) -> tuple[tuple[int, int], ...]:
     """Return the positions (read, written) of buffers of one type that may share memory."""
-    positions = {b.name: k for k, b in enumerate(nest.kernel.buffers)}
-    dtypes = {b.name: b.dtype for b in nest.kernel.buffers}
-    pairs = [
-        (positions[r], positions[w])
-        for w, r in legal_aliases_by_name(nest)
-        if dtypes[r] == dtypes[w]
-    ]
-    return tuple(sorted(pairs, key=lambda pair: pair[::-1]))
+    return _positions(nest.kernel, legal_aliases_by_name(nest))
+
+
+def legal_tile_aliases(program: TileProgram) -> tuple[tuple[int, int], ...]:
+    """Return the positions (read, written) of buffers of one type that may share memory on a GPU.
+
+    They may if every read is in an earlier launch than the write; or if both access the same
+    elements, each of which belongs to one program instance and one iteration, and the read comes
+    first.
+    """
+    reads: dict[str, list[_TileAccess]] = {}
+    writes: dict[str, list[_TileAccess]] = {}
+    for number, nest in enumerate(program.nests):
+        for access in _tile_accesses(number, nest):
+            found = writes if access.is_write else reads
+            found.setdefault(access.buffer, []).append(access)
+    inputs = [b.name for b in program.kernel.buffers if b.role == "in"]
+    outputs = {b.name for b in program.kernel.buffers} & writes.keys()
+    legal = frozenset(
+        (written, read)
+        for written in outputs
+        for read in inputs
+        if all(_tile_precedes(r, w) for r in reads.get(read, []) for w in writes[written])
+    )
+    return _positions(program.kernel, legal)
+
+
+def _positions(kernel: Kernel, pairs: frozenset[tuple[str, str]]) -> tuple[tuple[int, int], ...]:
+    """Return the positions of pairs (written, read) of buffers of one type, read ones first."""
+    positions = {b.name: k for k, b in enumerate(kernel.buffers)}
+    dtypes = {b.name: b.dtype for b in kernel.buffers}
+    found = [(positions[r], positions[w]) for w, r in pairs if dtypes[r] == dtypes[w]]
+    return tuple(sorted(found, key=lambda pair: pair[::-1]))
 
 
 def legal_aliases_by_name(nest: Nest) -> frozenset[tuple[str, str]]:
@@ -103,3 +130,43 @@ def _reads_precede_write(read: _Access, write: _Access) -> bool:
     band = len(write.outer_axes) - (len(write.path) - 3)
     common_axes = write.outer_axes[: band + common]
     return set(common_axes) <= set(read.index.axes)
+
+
+@dataclass(frozen=True)
+class _TileAccess:
+    """An access to a buffer in a launch. Its index is None if it may be any element.
+
+    `path` has the launch, the loop, whether the statement is in its body, and its position.
+    `axes` are those of the launch.
+    """
+
+    buffer: str
+    is_write: bool
+    index: AffineExpr | None
+    path: tuple[int, int, bool, int]
+    axes: frozenset[str]
+
+
+def _tile_accesses(number: int, nest: TileNest) -> Iterator[_TileAccess]:
+    axes = frozenset(a.name for a in nest.kernel.axes)
+    for k, loop in enumerate(nest.loops):
+        for in_body, statements in ((False, loop.prologue), (True, loop.body)):
+            for n, s in enumerate(statements):
+                accessed = _accessed(s)
+                if accessed is None:
+                    continue
+                buffer, index = accessed
+                if isinstance(s, Load) and s.guard is not None:
+                    index = None  # it may run later, when its guard is known
+                yield _TileAccess(
+                    buffer, isinstance(s, Store), index, (number, k, in_body, n), axes
+                )
+
+
+def _tile_precedes(read: _TileAccess, write: _TileAccess) -> bool:
+    """Whether no element is read after it is written."""
+    if read.path[0] != write.path[0]:
+        return read.path[0] < write.path[0]
+    if read.index is None or read.index != write.index or read.path > write.path:
+        return False
+    return read.axes <= set(read.index.axes)

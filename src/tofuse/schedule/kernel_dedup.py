@@ -13,6 +13,7 @@ from tofuse.ir.kernel import AffineExpr, Axis, Kernel, StatementMap, Uniform, ma
 from tofuse.ir.schedule import Schedule
 
 ReplaceDim = Callable[[Dim], Dim]  # called for the parameters of a kernel in a fixed order
+ReplaceParameters = Callable[[Kernel, ReplaceDim], Kernel]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,25 +27,45 @@ class DedupedKernel:
 
 def kernel_dedup(kernels: Sequence[tuple[Kernel, Schedule]]) -> list[DedupedKernel]:
     """Return for each kernel one that does its work; equivalent kernels get the same object."""
+    schedules = [schedule for _, schedule in kernels]
+    shared = _merge([k for k, _ in kernels], list(map(repr, schedules)), _replace_parameters)
+    pairs = zip(shared, schedules, strict=True)
+    return [DedupedKernel(kernel, schedule, sizes) for (kernel, sizes), schedule in pairs]
+
+
+def merge_streams(kernels: Sequence[Kernel]) -> list[tuple[Kernel, tuple[Dim, ...]]]:
+    """Return for each kernel one that differs in random streams only, and its size arguments.
+
+    Equivalent kernels get the same object. It is for a GPU, whose code depends on all sizes.
+    """
+    return _merge(kernels, [""] * len(kernels), _replace_streams)
+
+
+def _merge(
+    kernels: Sequence[Kernel], keys: Sequence[str], replace_parameters: ReplaceParameters
+) -> list[tuple[Kernel, tuple[Dim, ...]]]:
+    """Return for each kernel the shared one of its key and structure, and its size arguments."""
     groups: dict[str, list[int]] = {}
     parameters: list[tuple[Dim, ...]] = []
-    for k, (kernel, schedule) in enumerate(kernels):
-        structure, found = _split_parameters(kernel)
+    for k, (kernel, key) in enumerate(zip(kernels, keys, strict=True)):
+        structure, found = _split_parameters(kernel, replace_parameters)
         parameters.append(found)
-        groups.setdefault(f"{structure!r} {schedule!r}", []).append(k)
-    deduped: dict[int, DedupedKernel] = {}
+        groups.setdefault(f"{structure!r} {key}", []).append(k)
+    merged: dict[int, tuple[Kernel, tuple[Dim, ...]]] = {}
     for members in groups.values():
-        kernel, schedule = kernels[members[0]]
+        kernel = kernels[members[0]]
         columns = list(zip(*(parameters[k] for k in members), strict=True))
         varying = tuple(dict.fromkeys(c for c in columns if len(set(c)) > 1))
-        shared = _parametrize(kernel, columns, varying)
+        shared = _parametrize(kernel, columns, varying, replace_parameters)
         symbols = [symbol(s) for s in kernel.symbols]
         for n, k in enumerate(members):
-            deduped[k] = DedupedKernel(shared, schedule, (*symbols, *(c[n] for c in varying)))
-    return [deduped[k] for k in range(len(kernels))]
+            merged[k] = shared, (*symbols, *(c[n] for c in varying))
+    return [merged[k] for k in range(len(kernels))]
 
 
-def _split_parameters(kernel: Kernel) -> tuple[Kernel, tuple[Dim, ...]]:
+def _split_parameters(
+    kernel: Kernel, replace_parameters: ReplaceParameters
+) -> tuple[Kernel, tuple[Dim, ...]]:
     """Return a kernel that is equal for all that may share machine code, and the numbers removed.
 
     Sizes may differ in a kernel of one loop, whose machine code is the same for all sizes. With
@@ -56,7 +77,7 @@ def _split_parameters(kernel: Kernel) -> tuple[Kernel, tuple[Dim, ...]]:
         found.append(dim)
         return symbol("any")
 
-    return _replace_parameters(replace(kernel, name="kernel"), record), tuple(found)
+    return replace_parameters(replace(kernel, name="kernel"), record), tuple(found)
 
 
 def _may_parametrize_sizes(kernel: Kernel) -> bool:
@@ -66,7 +87,10 @@ def _may_parametrize_sizes(kernel: Kernel) -> bool:
 
 
 def _parametrize(
-    kernel: Kernel, columns: Sequence[tuple[Dim, ...]], varying: Sequence[tuple[Dim, ...]]
+    kernel: Kernel,
+    columns: Sequence[tuple[Dim, ...]],
+    varying: Sequence[tuple[Dim, ...]],
+    replace_parameters: ReplaceParameters,
 ) -> Kernel:
     """Return the kernel with a size argument for each column of parameters that varies."""
     if not varying:
@@ -79,7 +103,7 @@ def _parametrize(
         return symbol(names[column]) if column in names else dim
 
     symbols = (*kernel.symbols, *names.values())
-    return replace(_replace_parameters(kernel, to_argument), symbols=symbols)
+    return replace(replace_parameters(kernel, to_argument), symbols=symbols)
 
 
 def _replace_parameters(kernel: Kernel, replace_dim: ReplaceDim) -> Kernel:
@@ -89,6 +113,10 @@ def _replace_parameters(kernel: Kernel, replace_dim: ReplaceDim) -> Kernel:
         return _replace_sizes(
             kernel, lambda d: replace_dim(d) if isinstance(d, int) and d >= 2 else d
         )
+    return _replace_streams(kernel, replace_dim)
+
+
+def _replace_streams(kernel: Kernel, replace_dim: ReplaceDim) -> Kernel:
     body = [
         replace(s, stream=replace_dim(s.stream)) if isinstance(s, Uniform) else s
         for s in kernel.body

@@ -27,6 +27,7 @@ from tofuse.ir.region import Reason
 from tofuse.ir.tile import GpuTarget
 from tofuse.ops.check_kernel import check_kernel
 from tofuse.ops.table import ELEMENTARY
+from tofuse.schedule.alias_legality import legal_tile_aliases
 from tofuse.schedule.build_tiles import build_tiles
 from tofuse.schedule.choose_tiling import DEFAULT_LIMITS, TilingLimits
 from tofuse.schedule.schedule_legality import Unschedulable
@@ -56,6 +57,26 @@ def test_tile_program_cases(case: Case):
     want = run_interpreter(k, buffers, sizes, precise=True)
     for name, t in run_tiles(program, buffers, sizes).items():
         torch.testing.assert_close(t, want[name], rtol=2e-4, atol=2e-3)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_results_in_the_memory_of_operands(case: Case):
+    head, _, text = case.before.partition("\n")
+    k = kernel(text)
+    try:
+        program = build_tiles(k, GpuTarget(int(head.split()[-1])))
+    except Unschedulable:
+        return
+    sizes = {s: SIZES[s] for s in k.symbols}
+    buffers = random_buffers(k, buffer_lengths(k, sizes), torch.Generator().manual_seed(5))
+    buffers |= {n: t.abs() for n, t in buffers.items() if t.dtype is torch.int64}  # indices
+    want = run_tiles(program, buffers, sizes)
+    names = [b.name for b in k.buffers]
+    for pair in legal_tile_aliases(program):
+        read, written = (names[n] for n in pair)
+        if buffers[read].shape == buffers[written].shape:
+            got = run_tiles(program, buffers, sizes, in_place=(read, written))
+            torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
 
 
 @given(st.data())
@@ -125,17 +146,20 @@ def test_gather_index_out_of_range_raises():
 
 @pytest.mark.parametrize("shape", [(3, 70), (2, 64), (5, 1), (4, 256), (1, 5000)])
 @pytest.mark.parametrize("role", ["in", "host"])
-def test_uniform_matches_reference(shape: tuple[int, int], role: str):
+@pytest.mark.parametrize("stream", ["9", "n0"])
+def test_uniform_matches_reference(shape: tuple[int, int], role: str, stream: str):
     rows, cols = shape
+    sizes = {} if stream == "9" else {stream: 9}
+    declared = f" sizes {stream}" if sizes else ""
     k = kernel(
-        f"kernel k(s: {role} i64, x: in f32, y: out f32) over i0:{rows} i1:{cols} {{\n"
-        f"v0 = uniform s[i0][i1] of {cols} stream 9 : f32\n"
+        f"kernel k(s: {role} i64, x: in f32, y: out f32) over i0:{rows} i1:{cols}{declared} {{\n"
+        f"v0 = uniform s[i0][i1] of {cols} stream {stream} : f32\n"
         f"v1 = load x[i0] : f32\nv2 = add v0 v1 of f32 : f32\n"
         f"store y[({cols})*i0 + i1] v2 : f32\n}}"
     )
     buffers = {"s": torch.tensor([-5, 77]), "x": torch.zeros(rows), "y": torch.empty(rows * cols)}
-    got = run_tiles(build_tiles(k, GpuTarget()), buffers, {})
-    assert torch.equal(got["y"], run_interpreter(k, buffers, {})["y"])
+    got = run_tiles(build_tiles(k, GpuTarget()), buffers, sizes)
+    assert torch.equal(got["y"], run_interpreter(k, buffers, sizes)["y"])
 
 
 @pytest.mark.parametrize("op", ["argmax", "argmin"])

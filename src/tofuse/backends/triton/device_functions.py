@@ -164,7 +164,7 @@ def _seed_word(value, address, k: tl.constexpr):
     return tl.load(place, mask=address != 0, other=value)
 """,
     "_words": """\
-def _words(number, seed, offset, stream: tl.constexpr):
+def _words(number, seed, offset, stream):
     # the four words of counters, which are 64-bit numbers
     zero = (number * 0).to(tl.uint32)
     low = number.to(tl.uint32)
@@ -179,7 +179,7 @@ def _unit(word):
     return (word >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
 """,
     "_uniform": """\
-def _uniform(group, col, seed, offset, stream: tl.constexpr):
+def _uniform(group, col, seed, offset, stream):
     # a number for each element by itself: three of four words are thrown away
     w0, w1, w2, w3 = _words(group * 16 + (col % 64) // 4, seed, offset, stream)
     which = col % 4
@@ -187,7 +187,7 @@ def _uniform(group, col, seed, offset, stream: tl.constexpr):
     return _unit(word)
 """,
     "_uniform_block": """\
-def _uniform_block(counter, seed, offset, stream: tl.constexpr, rows: tl.constexpr,
+def _uniform_block(counter, seed, offset, stream, rows: tl.constexpr,
                    columns: tl.constexpr):
     # counters of whole groups of four elements: all four words are used, in turn
     w0, w1, w2, w3 = _words(counter, seed, offset, stream)

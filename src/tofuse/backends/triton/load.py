@@ -26,9 +26,19 @@ class TritonModule:
 
     def __init__(self, text: str, specs: Sequence[LaunchSpec], capability: int) -> None:
         self.functions, self.specs, self.capability = jit_functions(text), specs, capability
+        self.binaries: dict[tuple[int, tuple[bool, ...]], GpuBinary] = {}
 
-    def binary(self, index: int, divisible: Sequence[bool]) -> GpuBinary:
-        """Compile a launch, given which arguments are multiples of 16; raise CompileError."""
+    def binary(self, index: int, divisible: tuple[bool, ...]) -> GpuBinary:
+        """Return the code of a launch, given which arguments are multiples of 16.
+
+        It is compiled once. Raises CompileError.
+        """
+        key = index, divisible
+        if key not in self.binaries:
+            self.binaries[key] = self._compile(index, divisible)
+        return self.binaries[key]
+
+    def _compile(self, index: int, divisible: Sequence[bool]) -> GpuBinary:
         import triton
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource

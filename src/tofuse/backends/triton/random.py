@@ -13,8 +13,9 @@ def uniform_expression(
     space: IndexSpace, stmt: Uniform, seed: tuple[str, str], axes: frozenset[str]
 ) -> str:
     """Return the expression of the numbers; `seed` are its two words."""
-    assert isinstance(stmt.stream, int)  # only CPU kernels are shared between streams
-    seed_words = f"{seed[0]}, {seed[1]}, {stmt.stream & 0xFFFFFFFF}"
+    stream = stmt.stream
+    words = str(stream & 0xFFFFFFFF) if isinstance(stream, int) else space.size(stream)
+    seed_words = f"{seed[0]}, {seed[1]}, {words}"
     block_groups = _block_groups(space, stmt)
     if block_groups is not None:
         tile, others = block_groups
