@@ -29,6 +29,10 @@ SPARSE_REGISTERS = (
     "ptxas takes 32 registers of the 128 there are; `maxnreg` leaves 384 bytes of stack"
 )
 COLUMN_SUMS = "rows of 64 columns of dropout and gelu's gradient are held in 8 warps"
+AT_THE_LIMIT = "ptxas spills a few bytes of a block that fills the registers there are"
+ONE_WARP = "a program instance is one warp, whose block takes more registers than for 9.0"
+UNALIGNED_ROWS = "rows of 50,257 begin at odd addresses: each element is a load, with its address"
+A100, B200 = 80, 100
 
 EXCEPTIONS: tuple[KnownLaunch, ...] = (
     KnownLaunch("complex_activation/f32/inference/0", SINES, stack=32, local=320),
@@ -50,4 +54,45 @@ EXCEPTIONS: tuple[KnownLaunch, ...] = (
         stack=1248,
         local=6132,
     ),
+    KnownLaunch("cross_entropy/bf16/inference/1", AT_THE_LIMIT, stack=8, local=16, capability=A100),
+    KnownLaunch(
+        "cross_entropy_backward/bf16/forward/1", AT_THE_LIMIT, stack=8, local=16, capability=A100
+    ),
+    KnownLaunch("batch_norm/f32/backward/0", AT_THE_LIMIT, stack=8, local=8, capability=A100),
+    KnownLaunch("kl/*/forward/0", ONE_WARP, occupancy=18, capability=A100),
+    KnownLaunch("softmax_4096/bf16/backward/0", AT_THE_LIMIT, stack=8, local=8, capability=A100),
+    KnownLaunch("rms_norm_16384/f32/backward/0", LONG_ROWS, stack=120, local=240, capability=A100),
+    KnownLaunch(
+        "layer_norm_32768/f32/forward/0", SPARSE_REGISTERS, stack=1864, local=4688, capability=A100
+    ),
+    KnownLaunch("rms_norm_32768/f32/forward/0", LONG_ROWS, stack=88, local=176, capability=A100),
+    KnownLaunch(
+        "rms_norm_32768/f32/backward/1", LONG_ROWS, stack=1296, local=4452, capability=A100
+    ),
+    KnownLaunch("encoder_1/bf16/backward/8", COLUMN_SUMS, occupancy=12, capability=A100),
+    KnownLaunch(
+        "batch_norm_channels_last/f32/forward/3", AT_THE_LIMIT, stack=8, local=20, capability=B200
+    ),
+    KnownLaunch("softmax_outer/f32/inference/0", AT_THE_LIMIT, stack=16, local=32, capability=B200),
+    KnownLaunch(
+        "layer_norm_16384/f32/backward/0", LONG_ROWS, stack=280, local=752, capability=B200
+    ),
+    KnownLaunch("rms_norm_16384/f32/backward/0", LONG_ROWS, stack=104, local=204, capability=B200),
+    KnownLaunch("softmax_32768/f32/backward/0", LONG_ROWS, stack=192, local=396, capability=B200),
+    KnownLaunch(
+        "layer_norm_32768/f32/forward/0", SPARSE_REGISTERS, stack=1624, local=4228, capability=B200
+    ),
+    KnownLaunch(
+        "layer_norm_32768/f32/backward/0", SPARSE_REGISTERS, stack=1400, local=6228, capability=B200
+    ),
+    KnownLaunch("rms_norm_32768/f32/forward/0", LONG_ROWS, stack=80, local=156, capability=B200),
+    KnownLaunch("softmax_65536/bf16/backward/0", AT_THE_LIMIT, stack=8, local=4, capability=B200),
+    KnownLaunch(
+        "cross_entropy_50257/f32/forward/0", UNALIGNED_ROWS, stack=88, local=168, capability=B200
+    ),
+    KnownLaunch(
+        "cross_entropy_50257/bf16/forward/0", UNALIGNED_ROWS, stack=96, local=192, capability=B200
+    ),
+    KnownLaunch("encoder_1/f32/backward/2", COLUMN_SUMS, stack=8, local=16, capability=B200),
+    KnownLaunch("encoder_1/bf16/backward/8", COLUMN_SUMS, stack=8, local=8, capability=B200),
 )
