@@ -90,3 +90,19 @@ def test_a_kernel_on_a_gpu_overwrites_a_dying_operand(compiled):
     (launch,) = (line for line in lines if line.startswith("launch") and "mul" in line)
     read, written = launch.split("(")[1].rstrip(")").split(", ")[:2], launch.rstrip(")").split(", ")
     assert written[-1] in read
+
+
+EQUAL_TEXTS = """graph(x: f32[65536]@cuda:0, y: f32[131072]@cuda:0, z: f32[131072]@cuda:1) {
+  v0 = neg(x) : f32[65536]@cuda:0
+  v1 = neg(y) : f32[131072]@cuda:0
+  v2 = neg(z) : f32[131072]@cuda:1
+  return v0, v1, v2
+}"""
+
+
+def test_kernels_of_other_sizes_and_devices_have_launchers_of_their_own(compiled):
+    """Their texts are equal: neither sizes without a mask nor devices stand there."""
+    report = compiled(EQUAL_TEXTS)
+    assert len({k.source for k in report.kernels}) == 1
+    launches = [line for line in report.plan.splitlines() if line.strip().startswith("launch")]
+    assert len({line.split()[1] for line in launches}) == 3

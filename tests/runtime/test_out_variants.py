@@ -106,3 +106,16 @@ def test_saved_tensors_are_not_overwritten():
     for y in reversed(results):
         (gradient,) = torch.autograd.grad(y.sum(), x)
         torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=2e-2)
+
+
+@pytest.mark.parametrize("operand", ["values", "indices"])
+def test_an_operand_that_is_read_twice_is_not_updated_in_place(operand):
+    order = torch.randperm(40_000)
+    x = torch.randn(40_000, 3)
+
+    def program(x, order):
+        if operand == "values":
+            return torch.index_put(x, (order,), x) + 1
+        return torch.index_put(order, (order,), torch.arange(40_000)) + 1
+
+    assert_as_eager(program, x, order)

@@ -123,3 +123,15 @@ GUARDED = (
 
 def test_an_operand_that_is_read_under_a_guard_is_not_overwritten():
     assert legal_tile_aliases(build_tiles(parsed(GUARDED), GpuTarget())) == ((0, 2),)
+
+
+CONSTANT = """kernel k(x0: in f32, y1: out bf16, y2: out f32) over i0:65536 {
+  v0 = load x0[i0] : f32
+  store y1[i0] v0 : bf16
+  store y2[i0] 0.0 : f32
+}"""
+
+
+def test_a_value_that_does_not_depend_on_the_operand_may_be_stored_too_early():
+    """Another warp may hold the elements that it is stored over."""
+    assert legal_tile_aliases(build_tiles(parsed(CONSTANT), GpuTarget())) == ()

@@ -57,7 +57,7 @@ class Machine:
     call_us: float = 2.0  # a call of a PyTorch operator
     fresh_rate: float = 3.0  # the first write to new pages, with page faults
     flops: float = 100.0  # of a matrix product, operations per nanosecond and thread
-    half_flops: float = 100.0  # of one in half precision, whose processor may have units for it
+    half_flops: float = 100.0  # in half precision, for which a processor may have units
     ns: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_NS))  # by op class
 
     def __str__(self) -> str:

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import torch
 
+from tofuse.backends.llvm.load import CODE
 from tofuse.cache.guarded_codes import MAX_CODES
 from tofuse.capture.dynamo.guarded_code import is_watched
 from tofuse.torch_internals.dynamo import compile_lock
@@ -297,6 +298,7 @@ def _compile(
 ) -> None:
     """Compile a call in this process, which was forked for it, and send the outcome."""
     os.nice(priority)
+    CODE.max_threads = 1
     logging.disable()
     for number in signal.valid_signals():  # handlers are the parent's, such as one that saves
         if callable(signal.getsignal(number)):

@@ -76,8 +76,8 @@ def generate_kernels(
     """Return nests and texts; regions that differ only in sizes share one.
 
     Also return why a region has no loop nest, such as a lone reduction of a broadcast tensor.
-    If a region's schedule is None, the heuristics choose it. On a GPU, regions share a text that
-    differ only in random streams, and the heuristics choose every schedule.
+    If a region's schedule is None, the heuristics choose it. On a GPU, regions that differ only in
+    random streams share a text, and the heuristics choose every schedule.
     """
     on_gpu = [r for r in schedules if device_of(r.ops) != "cpu"]
     gpu_kernels, rejected = _generate_gpu_kernels(on_gpu, context)
@@ -137,16 +137,17 @@ def _generate_gpu_kernels(
         kernel = _finish(shared.kernel, shared, region, context.nontemporal)
         lowered.append((region, kernel, shared.arguments))
     merged = merge_streams([kernel for _, kernel, _ in lowered])
-    emitted: dict[Kernel, GeneratedKernel] = {}  # for the first region
+    emitted: dict[tuple[Kernel, str], GeneratedKernel] = {}  # by kernel and device
     generated: list[GeneratedKernel] = []
     for (region, _, arguments), (kernel, sizes) in zip(lowered, merged, strict=True):
+        key = kernel, device_of(region.ops)
         try:
-            if kernel not in emitted:
-                emitted[kernel] = _emit_gpu_kernel(region, kernel, context)
+            if key not in emitted:
+                emitted[key] = _emit_gpu_kernel(region, kernel, context)
         except Unschedulable as e:
             rejected[region] = str(e)
             continue
-        own = replace(emitted[kernel], region=region, arguments=arguments, sizes=sizes)
+        own = replace(emitted[key], region=region, arguments=arguments, sizes=sizes)
         generated.append(own)
     return generated, rejected
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
 from tofuse.backends.llvm.emit import phase_functions
 from tofuse.backends.llvm.load import CodeLibrary
+from tofuse.backends.thread_map import thread_map
 from tofuse.backends.triton.emit import launch_parameters
 from tofuse.backends.triton.load import LaunchSpec, TritonModule
 from tofuse.cache.artifact import bind_runtime, load_code
@@ -53,11 +53,12 @@ def load_kernels(
     modules = _compile_for_gpu(generated)
     launchers: list[Launch] = []
     bindings: dict[Region, KernelBinding] = {}
-    number_of: dict[str, int] = {}
+    number_of: dict[str | TileProgram, int] = {}
     notes: list[str] = []
     for g in generated:
         text = _text(g)
-        key = f"{device_of(g.region.ops)} {text}"
+        # a text for a GPU does not say all: sizes without a mask, types of pointers, warps
+        key = text if isinstance(g.nest, Nest) else g.nest
         if key not in number_of:
             try:
                 launcher = _load_kernel(g, text, config, library, modules)
@@ -75,18 +76,18 @@ def _text(g: GeneratedKernel) -> str:
     return g.source.replace(f"@{g.nest.kernel.name}", "@kernel")
 
 
-def _compile_for_gpu(generated: Sequence[GeneratedKernel]) -> Mapping[str, TritonModule]:
-    """Return the modules of GPU kernels by text, with code for aligned tensors; threads compile.
+def _compile_for_gpu(generated: Sequence[GeneratedKernel]) -> Mapping[TileProgram, TritonModule]:
+    """Return the modules of GPU kernels, with code for aligned tensors; threads compile.
 
     A text that does not compile has no module, or one without that code.
     """
-    modules: dict[str, TritonModule] = {}
+    modules: dict[TileProgram, TritonModule] = {}
     tasks: list[tuple[TritonModule, int, tuple[bool, ...]]] = []
     for g in generated:
-        if isinstance(g.nest, Nest) or g.error is not None or g.source in modules:
+        if isinstance(g.nest, Nest) or g.error is not None or g.nest in modules:
             continue
         with suppress(CompileError):
-            module = modules[g.source] = _triton_module(g, g.nest)
+            module = modules[g.nest] = _triton_module(g, g.nest)
             for k, spec in enumerate(module.specs):
                 names = [name for name, _ in spec.parameters]
                 tasks.append((module, k, g.nest.aligned(names)))
@@ -96,9 +97,7 @@ def _compile_for_gpu(generated: Sequence[GeneratedKernel]) -> Mapping[str, Trito
         with suppress(CompileError):  # it is raised again when the launcher asks for it
             module.binary(k, aligned)
 
-    if len(tasks) > 1:
-        with ThreadPoolExecutor(thread_count()) as pool:
-            list(pool.map(compile_launch, tasks))
+    thread_map(compile_launch, tasks, thread_count())
     return modules
 
 
@@ -114,7 +113,7 @@ def _load_kernel(
     text: str,
     config: Config,
     library: CodeLibrary,
-    modules: Mapping[str, TritonModule],
+    modules: Mapping[TileProgram, TritonModule],
 ) -> Launch:
     """Return machine code for a kernel; raises CompileError."""
     if g.error is not None:
@@ -124,7 +123,7 @@ def _load_kernel(
         key = library.load_text(text, ["kernel", *(f"kernel.{n}" for n, _ in phases)], store)
         code = kernel_code(g.nest.kernel, key, phases, g.nest.block_bytes)
         return load_code(code, store, library)
-    module = modules.get(g.source) or _triton_module(g, g.nest)
+    module = modules.get(g.nest) or _triton_module(g, g.nest)
     parameters = [spec.parameters for spec in module.specs]
     return CudaLauncher(g.nest, parameters, module.binary, device_index(device_of(g.region.ops)))
 

@@ -339,7 +339,7 @@ def iteration_axes(
 
 
 def _union(sets: Sequence[frozenset[str]], indices: Sequence[AffineExpr]) -> frozenset[str]:
-    """Return all axes; one of the sets itself if it has them, as for most statements."""
+    """Return the union of the sets and of the axes of the indices: one of the sets if it can."""
     distinct = frozenset(sets)
     if len(distinct) == 1 and not indices:
         return sets[0]

@@ -140,10 +140,10 @@ class TileProgram:
     workspaces: tuple[Workspace, ...]
 
     def aligned(self, names: Sequence[str]) -> tuple[bool, ...]:
-        """Return which parameters of a launch are multiples of 16 if all its tensors are aligned.
+        """Return which parameters the code for aligned tensors takes as multiples of 16.
 
-        The last two are the flag, which is, and the number to store there. Scalars in CPU memory
-        and numbers of random streams are never assumed to be.
+        These are addresses and sizes, but no scalars in CPU memory and no numbers of random
+        streams. The last two parameters are the flag's address and the number to store there.
         """
         kernel = self.kernel
         words = {*kernel.symbols, *(w.name for w in self.workspaces)}

@@ -257,7 +257,8 @@ class StepBuilder:
         variant = self.out_variant(str(op.attr("target")))
         if variant is None or tuple(picks or (0,)) != tuple(range(len(variant.names) or 1)):
             return None
-        if not variant.names and op.inputs[0].type != op.results[0].type:
+        repeated = op.arguments.operand_indices.count(0) > 1  # PyTorch refuses to read it, too
+        if not variant.names and (repeated or op.inputs[0].type != op.results[0].type):
             return None
         return variant
 

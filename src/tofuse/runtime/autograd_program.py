@@ -8,6 +8,7 @@ from typing import Union
 import torch
 from torch.autograd.graph import increment_version
 
+from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.ir.runtime_kind import InferenceRuntime, RuntimeKind, TrainingRuntime
 from tofuse.runtime.double_backward import (
     EagerProgram,
@@ -31,7 +32,7 @@ class Context(torch.autograd.function.FunctionCtx):
     saved_tensors: tuple[torch.Tensor, ...]
     saved_sizes: Sequence[object]
     arguments: Mapping[int, WeakArgument]  # by position
-    results: Sequence[TensorMeta]  # those that are differentiable, by position
+    results: Sequence[TensorMeta]  # of the differentiable results, in order
 
     def maybe_clear_saved_tensors(self) -> None: ...
 
@@ -135,8 +136,13 @@ def training_program(
 
 
 def _zero(meta: TensorMeta) -> torch.Tensor:
-    """Return the gradient of a result that the loss does not use: zeros in the memory of one."""
+    """Return zeros as the gradient of a result that the loss does not use.
+
+    Large ones are all one element of memory: that is worth a backward for these strides.
+    """
     shape, dtype, device = meta
+    if shape.numel() * dtype.itemsize < SMALLEST_POOLED:
+        return torch.zeros(shape, dtype=dtype, device=device)
     return torch.zeros((), dtype=dtype, device=device).expand(shape)
 
 

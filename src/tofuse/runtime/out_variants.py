@@ -16,8 +16,8 @@ def out_variant(target: str) -> OutVariant | None:
     """Return `aten.mm.out(..., out=)` for `aten.mm.default`; None if there is no useful variant.
 
     The out variants that torch derives from the plain operator make the result and copy it. Only
-    those with a CPU kernel write it directly, except for Fourier transforms. An operator without
-    one that copies its first operand and updates the copy has a variant that updates the operand.
+    those with a CPU kernel write it directly, except for Fourier transforms. If there is
+    none, an operator that updates a copy of its first operand has its in-place overload as variant.
     """
     namespace, _, rest = target.partition(".")
     if namespace != "aten" or rest.startswith("_fft_"):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tofuse.ir.kernel import AffineExpr, Gather, Kernel, Load, Stmt, Store, Uniform
 from tofuse.ir.nest import For, Nest, Node, StmtNode
 from tofuse.ir.tile import TileNest, TileProgram
+from tofuse.schedule.backward_slice import backward_slice
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,10 @@ def legal_tile_aliases(program: TileProgram) -> tuple[tuple[int, int], ...]:
     """Return the positions (read, written) of buffers of one type that may share memory on a GPU.
 
     They may if every read is in an earlier launch than the write; or if both access the same
-    elements, each of which belongs to one program instance and one iteration, and the read comes
-    first.
+    elements, each of which belongs to one program instance and one iteration, and the stored value
+    depends on what is read. Without that, another warp could store an element before it is read:
+    Triton distributes each access over the warps by itself, with a barrier where a value changes
+    hands.
     """
     reads: dict[str, list[_TileAccess]] = {}
     writes: dict[str, list[_TileAccess]] = {}
@@ -54,7 +57,7 @@ def legal_tile_aliases(program: TileProgram) -> tuple[tuple[int, int], ...]:
 
 
 def _positions(kernel: Kernel, pairs: frozenset[tuple[str, str]]) -> tuple[tuple[int, int], ...]:
-    """Return the positions of pairs (written, read) of buffers of one type, read ones first."""
+    """Return (read, written) as positions, for each pair (written, read) of buffers of one type."""
     positions = {b.name: k for k, b in enumerate(kernel.buffers)}
     dtypes = {b.name: b.dtype for b in kernel.buffers}
     found = [(positions[r], positions[w]) for w, r in pairs if dtypes[r] == dtypes[w]]
@@ -136,19 +139,25 @@ def _reads_precede_write(read: _Access, write: _Access) -> bool:
 class _TileAccess:
     """An access to a buffer in a launch. Its index is None if it may be any element.
 
-    `path` has the launch, the loop, whether the statement is in its body, and its position.
-    `axes` are those of the launch.
+    `path` has the launch, the loop, whether the statement is in its body, and its position. `axes`
+    are those of the launch. `needed` are the statements that the accessing one depends on.
     """
 
+    stmt: Stmt
     buffer: str
-    is_write: bool
     index: AffineExpr | None
     path: tuple[int, int, bool, int]
     axes: frozenset[str]
+    needed: frozenset[Stmt]
+
+    @property
+    def is_write(self) -> bool:
+        return isinstance(self.stmt, Store)
 
 
 def _tile_accesses(number: int, nest: TileNest) -> Iterator[_TileAccess]:
     axes = frozenset(a.name for a in nest.kernel.axes)
+    definitions = {s.name: s for s in nest.kernel.body if not isinstance(s, Store)}
     for k, loop in enumerate(nest.loops):
         for in_body, statements in ((False, loop.prologue), (True, loop.body)):
             for n, s in enumerate(statements):
@@ -158,9 +167,8 @@ def _tile_accesses(number: int, nest: TileNest) -> Iterator[_TileAccess]:
                 buffer, index = accessed
                 if isinstance(s, Load) and s.guard is not None:
                     index = None  # it may run later, when its guard is known
-                yield _TileAccess(
-                    buffer, isinstance(s, Store), index, (number, k, in_body, n), axes
-                )
+                needed = frozenset[Stmt](backward_slice([s], definitions))
+                yield _TileAccess(s, buffer, index, (number, k, in_body, n), axes, needed)
 
 
 def _tile_precedes(read: _TileAccess, write: _TileAccess) -> bool:
@@ -169,4 +177,4 @@ def _tile_precedes(read: _TileAccess, write: _TileAccess) -> bool:
         return read.path[0] < write.path[0]
     if read.index is None or read.index != write.index or read.path > write.path:
         return False
-    return read.axes <= set(read.index.axes)
+    return read.stmt in write.needed and read.axes <= set(read.index.axes)

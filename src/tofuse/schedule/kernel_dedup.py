@@ -34,9 +34,10 @@ def kernel_dedup(kernels: Sequence[tuple[Kernel, Schedule]]) -> list[DedupedKern
 
 
 def merge_streams(kernels: Sequence[Kernel]) -> list[tuple[Kernel, tuple[Dim, ...]]]:
-    """Return for each kernel one that differs in random streams only, and its size arguments.
+    """Return for each kernel one that does its work, and its size arguments.
 
-    Equivalent kernels get the same object. It is for a GPU, whose code depends on all sizes.
+    Kernels that differ only in random streams get the same object. Sizes stay in the kernel: code
+    for a GPU depends on them.
     """
     return _merge(kernels, [""] * len(kernels), _replace_streams)
 

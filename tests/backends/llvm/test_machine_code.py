@@ -38,7 +38,7 @@ PROGRAM = """
 import sys, torch, tofuse
 from tofuse.backends.llvm import machine_code as code
 if sys.argv[2] == "again":
-    def refuse(text, machine):
+    def refuse(machine, text):
         raise AssertionError("compiled again")
     code._compile = refuse
 torch.manual_seed(0)
@@ -59,7 +59,7 @@ def forbid_compilation(monkeypatch):
     """Return a function that makes every later compilation fail."""
 
     def refuse() -> None:
-        def compiles(text: str, machine: object) -> machine_code.ObjectCode:
+        def compiles(machine: object, text: str) -> machine_code.ObjectCode:
             raise AssertionError("compiled again")
 
         monkeypatch.setattr(machine_code, "_compile", compiles)

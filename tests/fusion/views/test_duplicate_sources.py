@@ -10,15 +10,15 @@ from tofuse.analysis.alias import AliasAnalysis
 from tofuse.fusion.views.duplicate_sources import duplicate_sources
 
 FILLS = make_graph(
-    "zero = full(value=0.0, shape=(5, 4)) : f32[5, 4]",
+    "zero = full(value=0.0, shape=(500, 400)) : f32[500, 400]",
     *(
         f"{name} = opaque(zero, i, {read}, target='aten.index_add.default', args='$0, 0, $1, $2')"
-        " : f32[5, 4]"
+        " : f32[500, 400]"
         for name, read in (("a", "x"), ("b", "y"))
     ),
-    "c = add(zero, a) : f32[5, 4]",
+    "c = add(zero, a) : f32[500, 400]",
     outputs="b, c",
-    inputs="i: i64[3], x: f32[3, 4], y: f32[3, 4]",
+    inputs="i: i64[3], x: f32[3, 400], y: f32[3, 400]",
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -78,11 +79,13 @@ class LinkedCode:
     """
 
     entries: dict[str, list[Entry]] = field(default_factory=dict)
-    compiled: dict[str, ObjectCode | CompileError] = field(default_factory=dict)  # to be linked
+    # what the last `compile` made and nobody has linked
+    compiled: dict[str, ObjectCode | CompileError] = field(default_factory=dict)
     symbols: dict[str, int] = field(default_factory=dict)
     libraries: list[llvm.ResourceTracker] = field(default_factory=list)  # keep the code alive
     numbers: Iterator[int] = field(default_factory=itertools.count)  # of libraries, failed ones too
     lock: threading.RLock = field(default_factory=threading.RLock)
+    max_threads: int = sys.maxsize  # that compile at once
 
     @functools.cached_property
     def linker(self) -> llvm.LLJIT:
@@ -97,8 +100,8 @@ class LinkedCode:
         """Compile modules that will be loaded, on several threads."""
         with self.lock:
             new = {key: text for text in texts if (key := digest(text)) not in self.entries}
-            codes = object_codes(list(new.values()), store, threads)
-            self.compiled |= zip(new, codes, strict=True)
+            codes = object_codes(list(new.values()), store, min(threads, self.max_threads))
+            self.compiled = dict(zip(new, codes, strict=True))
 
     def load(self, text: str, names: Sequence[str], store: Store | None = None) -> list[Entry]:
         """Return the entries of a module, compiled or from the store; raise CompileError."""

@@ -7,11 +7,9 @@ import binascii
 import ctypes
 import functools
 import hashlib
-import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -19,6 +17,7 @@ import llvmlite
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
+from tofuse.backends.thread_map import thread_map
 from tofuse.cache.store import Store
 from tofuse.errors import CompileError
 
@@ -119,13 +118,10 @@ def compile_objects(
     `machine` returns a target machine that no other thread uses.
     """
     with _without_loop_strength_reduction():
-        if min(threads, len(texts)) <= 1:
-            return list(map(_compile, texts, itertools.repeat(machine)))
-        with ThreadPoolExecutor(min(threads, len(texts))) as pool:
-            return list(pool.map(_compile, texts, itertools.repeat(machine)))
+        return thread_map(functools.partial(_compile, machine), texts, threads)
 
 
-def _compile(text: str, machine: Callable[[], llvm.TargetMachine]) -> ObjectCode | CompileError:
+def _compile(machine: Callable[[], llvm.TargetMachine], text: str) -> ObjectCode | CompileError:
     target = machine()
     try:
         module = _optimize(text, target)

@@ -6,6 +6,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
 from tofuse.analysis.alias import MemRef, updates_operand
+from tofuse.cost.machine import SMALLEST_POOLED
+from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Graph, Names, Op, Value
 
 
@@ -38,9 +40,13 @@ def duplicate_sources(graph: Graph, storage: Mapping[Value, MemRef]) -> Graph:
 
 
 def _separate_reader(op: Op, source: Op) -> Hashable | None:
-    """Return what an op must not share its first operand with others of; None if it may."""
+    """Return a key for the reader of a source: readers of other keys need another copy of it.
+
+    None if it may share.
+    """
     if op.kind == "broadcast" and source.kind == "iota":
         return op.attr("dims")
     if op.kind == "opaque" and source.kind == "full" and updates_operand(str(op.attr("target"))):
-        return op
+        in_place = source.result.type.device == "cpu"  # as large results of library calls are made
+        return op if in_place and size_hint(source.result.type.nbytes) >= SMALLEST_POOLED else None
     return None
