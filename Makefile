@@ -65,7 +65,7 @@ start: $(STAMP)
 	$(BIN)/python -m suites.start --jobs 1 --only "$(ONLY)" $(SUITE)
 
 # A hundred programs, forward and training, on one thread and two: the worst ratios of time and of peak
-# memory to eager. Half an hour. Some of it: make never-slower ONLY=softmax SUITE=--fresh
+# memory to eager. A quarter of an hour. Some of it: make never-slower ONLY=softmax SUITE=--fresh
 never-slower: $(STAMP)
 	$(BIN)/python -m suites.never_slower --jobs 1 --only "$(ONLY)" $(SUITE)
 
