@@ -32,6 +32,7 @@ from tofuse.runtime.launch import Launcher, thread_count
 from tofuse.schedule.alias_legality import legal_aliases, legal_tile_aliases
 
 Launch = Launcher | CudaLauncher | GemmLauncher
+MAX_THREADS = 16  # that compile at once: LLVM and ptxas take memory for each
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +50,9 @@ def load_kernels(
     """Load every distinct kernel; a region whose kernel does not compile gets no binding."""
     bind_runtime(config)
     on_cpu = [g for g in generated if isinstance(g.nest, Nest) and g.error is None]
-    library.compile(list(dict.fromkeys(map(_text, on_cpu))), store_of(config), thread_count())
-    modules = _compile_for_gpu(generated)
+    threads = min(thread_count(), MAX_THREADS)
+    library.compile(list(dict.fromkeys(map(_text, on_cpu))), store_of(config), threads)
+    modules = _compile_for_gpu(generated, threads)
     launchers: list[Launch] = []
     bindings: dict[Region, KernelBinding] = {}
     number_of: dict[str | TileProgram, int] = {}
@@ -76,7 +78,9 @@ def _text(g: GeneratedKernel) -> str:
     return g.source.replace(f"@{g.nest.kernel.name}", "@kernel")
 
 
-def _compile_for_gpu(generated: Sequence[GeneratedKernel]) -> Mapping[TileProgram, TritonModule]:
+def _compile_for_gpu(
+    generated: Sequence[GeneratedKernel], threads: int
+) -> Mapping[TileProgram, TritonModule]:
     """Return the modules of GPU kernels, with code for aligned tensors; threads compile.
 
     A text that does not compile has no module, or one without that code.
@@ -97,7 +101,7 @@ def _compile_for_gpu(generated: Sequence[GeneratedKernel]) -> Mapping[TileProgra
         with suppress(CompileError):  # it is raised again when the launcher asks for it
             module.binary(k, aligned)
 
-    thread_map(compile_launch, tasks, thread_count())
+    thread_map(compile_launch, tasks, threads)
     return modules
 
 
