@@ -119,3 +119,25 @@ def test_an_operand_that_is_read_twice_is_not_updated_in_place(operand):
         return torch.index_put(order, (order,), torch.arange(40_000)) + 1
 
     assert_as_eager(program, x, order)
+
+
+def updates(x, i, v):
+    added = torch.index_put(x.mul(2), (i,), v, accumulate=True)
+    columns = (i % max(1, len(x)))[None, :].expand(x.shape[1], -1)
+    scattered = torch.scatter_add(x.t().sin(), 1, columns, v.t())
+    copied = torch.zeros_like(x).index_copy(0, i[:1], v[:1])
+    return added.relu(), scattered.t() * added, copied + added, x.index_put((i,), v).exp()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("layout", ["plain", "transposed", "strided"])
+@pytest.mark.parametrize("shape", [(1009, 353, 401), (1, 1, 1), (512, 700, 0), (2, 200_001, 2)])
+def test_updates_in_other_layouts(shape, layout, dtype):
+    rows, columns, count = shape
+    x = torch.randn(rows, 2 * columns, dtype=dtype)[:, ::2]
+    if layout != "strided":
+        x = x.contiguous() if layout == "plain" else x.t().contiguous().t()
+    v = torch.randn(count, columns, dtype=dtype, requires_grad=True)
+    tolerance = 0.1 if dtype == torch.bfloat16 else 1e-4
+    indices = torch.randperm(rows)[:count]
+    assert_as_eager(updates, x.requires_grad_(), indices, v, rtol=tolerance, atol=tolerance)

@@ -81,14 +81,7 @@ def test_scalar_read_by_all_threads_is_written_in_serial_phase():
     assert [bool(p.band) for p in nest.phases] == [True, False]
 
 
-COLUMNS = """kernel k(x0: in f32, x1: in f32, y2: out f32) over i0:30000 i1:40 {
-  v0 = load x0[(40)*i0 + i1] : f32
-  v1 = load x1[INDEX] : f32
-  v2 = reduce sum<i0> v0 : f32
-  v3 = mul v0 v2 of f32 : f32
-  v4 = mul v3 v1 of f32 : f32
-  store y2[(40)*i0 + i1] v4 : f32
-}"""
+COLUMNS = ROWS.replace("i0:30 ", "i0:30000 ").replace("amax<i1>", "amax<i0>")
 
 
 @pytest.mark.parametrize(

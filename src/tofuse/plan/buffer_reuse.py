@@ -11,9 +11,8 @@ from tofuse.ir.call_arguments import CallArguments, TensorRef
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.plan import Address, Allocate, Call, Launch, Plan, Step, View
 from tofuse.ir.verify_plan import reads
+from tofuse.plan.build_steps import COPY
 from tofuse.plan.kernel_binding import AliasPairs
-
-COPY = "aten.copy_.default"  # of the second tensor into the first
 
 
 def reuse_buffers(

@@ -27,6 +27,8 @@ from tofuse.ir.types import DType
 from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.plan.signature import CallSignature
 
+COPY = "aten.copy_.default"  # of the second tensor into the first
+
 
 @dataclass(frozen=True)
 class OutVariant:
@@ -277,7 +279,7 @@ class StepBuilder:
 
 def _copy(target: str, source: str) -> Call:
     arguments = CallArguments((TensorRef(target), TensorRef(source)))
-    return Call("aten.copy_.default", arguments, (), (), ())
+    return Call(COPY, arguments, (), (), ())
 
 
 def _is_dense_on_cpu(v: Value) -> bool:

@@ -33,11 +33,11 @@ def legal_aliases(nest: Nest) -> tuple[tuple[int, int], ...]:
 def legal_tile_aliases(program: TileProgram) -> tuple[tuple[int, int], ...]:
     """Return the positions (read, written) of buffers of one type that may share memory on a GPU.
 
-    They may if every read is in an earlier launch than the write; or if both access the same
-    elements, each of which belongs to one program instance and one iteration, and the stored value
-    depends on what is read. Without that, another warp could store an element before it is read:
-    Triton distributes each access over the warps by itself, with a barrier where a value changes
-    hands.
+    They may if every read is in an earlier launch than the write. In the same launch, three
+    conditions must hold. Read and write have the same index. Each element belongs to one program
+    instance, and to one iteration of it. The stored value depends on the value read: Triton gives
+    an element to one warp in a load and to another in a store, and only such a dependence makes the
+    second warp wait.
     """
     reads: dict[str, list[_TileAccess]] = {}
     writes: dict[str, list[_TileAccess]] = {}

@@ -13,7 +13,7 @@ from tests.schedule.test_build_nest import buffer_lengths
 from tests.support.cases import Case, read_cases
 from tests.support.extra_steps import EXTRA_STEPS
 from tests.support.graphs import graphs
-from tests.support.kernels import kernel, random_buffers, run_interpreter
+from tests.support.kernels import Buffers, kernel, random_buffers, run_interpreter
 from tests.support.numbers import TORCH_DTYPES, sizes_of
 from tests.support.partition_runner import run_partition
 from tests.support.tile_runner import run_tiles
@@ -24,7 +24,7 @@ from tofuse.ir.dims import evaluate
 from tofuse.ir.graph import show_graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.region import Reason
-from tofuse.ir.tile import GpuTarget
+from tofuse.ir.tile import GpuTarget, TileProgram
 from tofuse.ops.check_kernel import check_kernel
 from tofuse.ops.table import ELEMENTARY
 from tofuse.schedule.alias_legality import legal_tile_aliases
@@ -38,40 +38,46 @@ EXAMPLES = 10
 MAX_ELEMENTS = 1 << 15  # Triton's interpreter runs one program instance after another
 
 
+def program_of(case: Case) -> TileProgram | None:
+    """Return the launches of a case; None if it has none."""
+    head, _, text = case.before.partition("\n")
+    try:
+        return build_tiles(kernel(text), GpuTarget(int(head.split()[-1])))
+    except Unschedulable:
+        return None
+
+
+def sizes_and_buffers(k: Kernel) -> tuple[dict[str, int], Buffers]:
+    """Return the sizes of a kernel's symbols, and random buffers whose integers are indices."""
+    sizes = {s: SIZES[s] for s in k.symbols}
+    buffers = random_buffers(k, buffer_lengths(k, sizes), torch.Generator().manual_seed(5))
+    return sizes, buffers | {n: t.abs() for n, t in buffers.items() if t.dtype is torch.int64}
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_tile_program_cases(case: Case):
-    head, _, text = case.before.partition("\n")
-    k = kernel(text)
-    try:
-        program = build_tiles(k, GpuTarget(int(head.split()[-1])))
-    except Unschedulable:
+    program = program_of(case)
+    if program is None:
         return
+    sizes, buffers = sizes_and_buffers(program.kernel)
     for nest in program.nests:
         for b in nest.kernel.buffers:
             assert b.role in ("in", "out", "host")
         if not nest.partials:
             check_kernel(nest.kernel)
-    sizes = {s: SIZES[s] for s in k.symbols}
-    buffers = random_buffers(k, buffer_lengths(k, sizes), torch.Generator().manual_seed(5))
-    buffers |= {n: t.abs() for n, t in buffers.items() if t.dtype is torch.int64}  # indices
-    want = run_interpreter(k, buffers, sizes, precise=True)
+    want = run_interpreter(program.kernel, buffers, sizes, precise=True)
     for name, t in run_tiles(program, buffers, sizes).items():
         torch.testing.assert_close(t, want[name], rtol=2e-4, atol=2e-3)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_results_in_the_memory_of_operands(case: Case):
-    head, _, text = case.before.partition("\n")
-    k = kernel(text)
-    try:
-        program = build_tiles(k, GpuTarget(int(head.split()[-1])))
-    except Unschedulable:
+    program = program_of(case)
+    if program is None:
         return
-    sizes = {s: SIZES[s] for s in k.symbols}
-    buffers = random_buffers(k, buffer_lengths(k, sizes), torch.Generator().manual_seed(5))
-    buffers |= {n: t.abs() for n, t in buffers.items() if t.dtype is torch.int64}  # indices
+    sizes, buffers = sizes_and_buffers(program.kernel)
     want = run_tiles(program, buffers, sizes)
-    names = [b.name for b in k.buffers]
+    names = [b.name for b in program.kernel.buffers]
     for pair in legal_tile_aliases(program):
         read, written = (names[n] for n in pair)
         if buffers[read].shape == buffers[written].shape:

@@ -40,9 +40,9 @@ def duplicate_sources(graph: Graph, storage: Mapping[Value, MemRef]) -> Graph:
 
 
 def _separate_reader(op: Op, source: Op) -> Hashable | None:
-    """Return a key for the reader of a source: readers of other keys need another copy of it.
+    """Return the key of a reader, or None if it may share the source with all.
 
-    None if it may share.
+    Readers with different keys need different copies of the source.
     """
     if op.kind == "broadcast" and source.kind == "iota":
         return op.attr("dims")
