@@ -82,11 +82,9 @@ def generate_kernels(
     on_gpu = [r for r in schedules if device_of(r.ops) != "cpu"]
     gpu_kernels, rejected = _generate_gpu_kernels(on_gpu, context)
     scheduled: list[_ScheduledRegion] = []
-    for region, schedule in schedules.items():
-        if region in on_gpu:
-            continue
+    for region in (r for r in schedules if device_of(r.ops) == "cpu"):
         try:
-            scheduled.append(_schedule_region(region, schedule, context))
+            scheduled.append(_schedule_region(region, schedules[region], context))
         except (LoweringError, Unschedulable) as e:
             rejected[region] = str(e)
     emitted: dict[Kernel, GeneratedKernel] = {}  # for the first region

@@ -140,7 +140,7 @@ class _TileAccess:
     """An access to a buffer in a launch. Its index is None if it may be any element.
 
     `path` has the launch, the loop, whether the statement is in its body, and its position. `axes`
-    are those of the launch. `needed` are the statements that the accessing one depends on.
+    are those of the launch. `needed` are the statements that a store depends on.
     """
 
     stmt: Stmt
@@ -167,8 +167,9 @@ def _tile_accesses(number: int, nest: TileNest) -> Iterator[_TileAccess]:
                 buffer, index = accessed
                 if isinstance(s, Load) and s.guard is not None:
                     index = None  # it may run later, when its guard is known
-                needed = frozenset[Stmt](backward_slice([s], definitions))
-                yield _TileAccess(s, buffer, index, (number, k, in_body, n), axes, needed)
+                needed = backward_slice([s], definitions) if isinstance(s, Store) else ()
+                path = number, k, in_body, n
+                yield _TileAccess(s, buffer, index, path, axes, frozenset(needed))
 
 
 def _tile_precedes(read: _TileAccess, write: _TileAccess) -> bool:

@@ -23,15 +23,14 @@ def duplicate_sources(graph: Graph, storage: Mapping[Value, MemRef]) -> Graph:
     copies: dict[Value, dict[Hashable, Value]] = {}  # by original, then by reader
     ops: list[Op] = []
     for op in graph.ops:
-        v = op.inputs[0] if op.inputs else None
-        source = producers.get(v) if v is not None else None
+        source = producers.get(op.inputs[0]) if op.inputs else None
         reader = None if source is None else _separate_reader(op, source)
-        if v is not None and source is not None and reader is not None:
-            by_reader = copies.setdefault(v, {})
+        if source is not None and reader is not None:
+            by_reader = copies.setdefault(source.result, {})
             if not by_reader:
-                by_reader[reader] = v
+                by_reader[reader] = source.result
             if reader not in by_reader:
-                copy = replace(v, name=names.fresh(f"{v.name}_dup"))
+                copy = replace(source.result, name=names.fresh(f"{source.result.name}_dup"))
                 ops.append(replace(source, results=(copy,)))
                 by_reader[reader] = copy
             op = replace(op, operands=(by_reader[reader], *op.operands[1:]))
