@@ -17,6 +17,7 @@ from tests.support.eager import outcome, tensors
 from tofuse.nvfuser import FusionDefinition
 from tofuse.ops.philox import uniform
 from tofuse.ops.reference import draw_seed
+from tofuse.runtime.cuda import CudaLauncher
 
 pytestmark = [
     pytest.mark.gpu,
@@ -334,6 +335,17 @@ def test_an_index_out_of_range_raises_in_the_next_call():
     with pytest.raises(IndexError, match="out of range"):
         compiled(table, good)
     torch.testing.assert_close(compiled(table, good), table[good] * 2)
+
+
+def test_verified_kernels_pass_and_a_wrong_one_is_found(monkeypatch, tmp_path):
+    def program(x):
+        return F.dropout(F.gelu(x), 0.3) + x.sum(-1, keepdim=True), x.argmax(-1)
+
+    x = torch.randn(33, 1025, device="cuda")
+    tofuse.compile(program, verify=True)(x)
+    monkeypatch.setattr(CudaLauncher, "__call__", lambda self, *words: None)  # writes nothing
+    with pytest.raises(tofuse.VerifyError, match="wrong result"):
+        tofuse.compile(lambda x: x.exp() + 1, verify=True, dump=tmp_path)(x)
 
 
 def test_the_current_stream_is_used():

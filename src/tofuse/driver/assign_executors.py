@@ -123,12 +123,10 @@ def _predicted_us(g: GeneratedKernel, part: Partition, machine: Machine) -> floa
 
 def unsupported_on_gpu(part: Partition, config: Config) -> list[str]:
     """Return a note for each option that has no effect on the GPU kernels of a partition."""
-    if all(r.library or device_of(r.ops) == "cpu" for r in part.regions):
+    on_gpu = any(not r.library and device_of(r.ops) != "cpu" for r in part.regions)
+    if not on_gpu or config.tune != "measure":
         return []
-    notes = ["verify=True does not check kernels on a GPU"] if config.verify else []
-    if config.tune == "measure":
-        notes.append("tune='measure' has no candidates for kernels on a GPU: they are not tuned")
-    return notes
+    return ["tune='measure' has no candidates for kernels on a GPU: they are not tuned"]
 
 
 def _tensor(v: Value) -> Tensor:

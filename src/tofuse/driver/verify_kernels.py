@@ -14,7 +14,7 @@ from tofuse.driver.codegen import CodegenContext, generate_kernels
 from tofuse.driver.load_kernels import Launch, load_kernels
 from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim, evaluate
-from tofuse.ir.graph import Graph, Op, Value
+from tofuse.ir.graph import Graph, Op, Value, device_of
 from tofuse.ir.region import Region
 from tofuse.ir.types import DType
 from tofuse.ops.f64_reference import to_f64
@@ -22,6 +22,7 @@ from tofuse.ops.reference import TO_TORCH, run_graph
 from tofuse.ops.table import OPS, Pattern
 from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.report.repro import region_graph, repro_folder, write_mismatch_repro
+from tofuse.runtime.cuda import synchronize
 from tofuse.runtime.execute import address, with_memory
 
 Sizes = Mapping[str, int]
@@ -43,6 +44,8 @@ class VerifiedKernel:
     def __call__(self, inputs: Inputs, **sizes: int) -> tuple[Tensor, ...]:
         inputs = [_readable(t, v) for t, v in zip(inputs, self.region.inputs, strict=True)]
         results = self.launch(inputs, sizes)
+        if device_of(self.region.ops) != "cpu":
+            synchronize()  # raises for an index out of range, which has no reference
         mismatch = self.mismatch(inputs, sizes, results)
         if mismatch is not None:
             raise VerifyError(self.explain(inputs, sizes, mismatch))
@@ -101,8 +104,9 @@ class VerifiedKernel:
         return tuple(results.values())
 
     def mismatch(self, inputs: Inputs, sizes: Sizes, results: Sequence[Tensor]) -> str | None:
-        """Describe the first wrong result; None if all are right."""
+        """Describe the first wrong result; None if all are right. The reference runs on the CPU."""
         graph = Graph(self.region.inputs, self.region.ops, self.region.outputs)
+        inputs, results = [t.cpu() for t in inputs], [t.cpu() for t in results]
         values = dict(zip(self.region.inputs, inputs, strict=True))
         reference = run_graph(graph, values, sizes)
         f64_graph, f64_value = to_f64(graph)
@@ -202,9 +206,8 @@ def save_inputs(inputs: Inputs, folder: Path, name: str) -> str:
 
 def _empty_result(v: Value, strides: Sequence[Dim], sizes: Sizes) -> Tensor:
     shape = [evaluate(d, sizes) for d in v.shape]
-    return torch.empty_strided(
-        shape, [evaluate(s, sizes) for s in strides], dtype=TO_TORCH[v.dtype]
-    )
+    layout = [evaluate(s, sizes) for s in strides]
+    return torch.empty_strided(shape, layout, dtype=TO_TORCH[v.dtype], device=v.type.device)
 
 
 _TOLERANCES = {
