@@ -37,7 +37,7 @@ class GpuKernel:
     def aligned(self, k: int) -> tuple[bool, ...]:
         """Return which parameters of a launch are multiples of 16, if all tensors are aligned."""
         names = [name for name, _ in launch_parameters(self.program.nests[k])]
-        return self.program.aligned(names)
+        return self.program.call.aligned(names)
 
 
 def captured_kernels(make: Callable[[], Example]) -> list[tuple[str, Kernel]]:

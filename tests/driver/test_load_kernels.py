@@ -93,10 +93,10 @@ def test_a_kernel_on_a_gpu_overwrites_a_dying_operand(compiled):
     assert written[-1] in read
 
 
-EQUAL_TEXTS = """graph(x: f32[65536]@cuda:0, y: f32[131072]@cuda:0, z: f32[131072]@cuda:1) {
-  v0 = neg(x) : f32[65536]@cuda:0
-  v1 = neg(y) : f32[131072]@cuda:0
-  v2 = neg(z) : f32[131072]@cuda:1
+EQUAL_TEXTS = """graph(x: f32[64,1024]@cuda:0, y: f32[128,1024]@cuda:0, z: f32[128,1024]@cuda:1) {
+  v0 = sum(x, dims=(1), keepdim=false, dtype=f32) : f32[64]@cuda:0
+  v1 = sum(y, dims=(1), keepdim=false, dtype=f32) : f32[128]@cuda:0
+  v2 = sum(z, dims=(1), keepdim=false, dtype=f32) : f32[128]@cuda:1
   return v0, v1, v2
 }"""
 

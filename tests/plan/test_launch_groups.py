@@ -9,15 +9,22 @@ import tofuse
 from tofuse.ir.parse_plan import parse_plan
 from tofuse.ir.plan import Launch
 from tofuse.ir.verify_plan import verify_plan
+from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.plan.launch_groups import group_launches, launch_count
 
-WRITE_MASKS = {0: (False, True), 1: (True,), 2: None}
+BINDINGS = {
+    0: KernelBinding(0, (), (), (False, True)),
+    1: KernelBinding(1, (), (), (True,)),
+    2: KernelBinding(2, (), (), None),
+    3: KernelBinding(3, (), (), (False, True), group_limit=2),
+    4: KernelBinding(4, (), (), (False, True), group_limit=2),
+}
 
 
 def launch_order(*lines):
     body = "\n".join(f"  {x}" for x in lines)
     plan = group_launches(
-        parse_plan(f"plan p(t_a{{4}}, t_b{{4}}) {{\n{body}\n  return\n}}"), WRITE_MASKS
+        parse_plan(f"plan p(t_a{{4}}, t_b{{4}}) {{\n{body}\n  return\n}}"), BINDINGS
     )
     verify_plan(plan)
     assert repr(parse_plan(repr(plan))) == repr(plan)
@@ -47,6 +54,24 @@ def test_dependent_launches_are_not_grouped(second):
         ("one", None),
         ("two", None),
     ]
+
+
+def test_launches_of_a_limited_kernel_share_one_with_as_many_of_its_own():
+    places = [("a", "c"), ("b", "d"), ("a", "e"), ("b", "f")]
+    launches = [f"launch 3 {x}{y}(t_{x}, t_{y})" for x, y in places]
+    assert launch_order(*ALLOCATIONS, *launches) == [("ac", 0), ("bd", 0), ("ae", 1), ("bf", 1)]
+    others = [launches[0], launches[1].replace("launch 3", "launch 4")]
+    assert launch_order(*ALLOCATIONS, *others) == [("ac", None), ("bd", None)]
+    mixed = [others[0], "launch 0 one(t_b, t_d)", "launch 0 two(t_b, t_e)", others[1][:-2] + "f)"]
+    assert [group for _, group in launch_order(*ALLOCATIONS, *mixed)] == [None, 0, 0, None]
+
+
+def test_sizes_that_are_multiples_of_16_have_groups_of_their_own():
+    launches = [
+        f"launch 3 {x}(t_a, t_{x}; {n})" for x, n in zip("cdef", (32, 5, 48, 7), strict=True)
+    ]
+    expected = [("c", 0), ("e", 0), ("d", 1), ("f", 1)]
+    assert launch_order(*ALLOCATIONS, *launches) == expected
 
 
 def test_a_view_depends_on_its_source():

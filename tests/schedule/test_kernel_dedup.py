@@ -9,7 +9,7 @@ from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.schedule import Target
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule
-from tofuse.schedule.kernel_dedup import kernel_dedup, merge_streams
+from tofuse.schedule.kernel_dedup import kernel_dedup, merge_gpu_kernels
 
 ELEMENTWISE = """kernel {name}(x0: in f32, y1: out f32) over i0:{n} {{
   v0 = load x0[i0] : f32
@@ -26,6 +26,13 @@ SUM = """kernel sums(x0: in f32, y1: out f32) over i0:{n} i1:{m} {{
   v0 = load x0[({m})*i0 + i1] : f32
   v1 = reduce sum<i0> v0 : f32
   store y1[i1] v1 : f32
+}}"""
+
+
+SUM_OF_ALL = """kernel sum(x0: in f32, y1: out f32) over i0:{n} {{
+  v0 = load x0[i0] : f32
+  v1 = reduce sum<i0> v0 : f32
+  store y1[0] v1 : f32
 }}"""
 
 
@@ -89,14 +96,15 @@ def test_random_kernels_of_different_sizes_are_not_merged():
     assert found[0].kernel is not found[1].kernel
 
 
-def test_for_a_gpu_only_streams_become_arguments():
+def test_for_a_gpu_streams_and_sizes_of_one_axis_become_arguments():
     random = [RANDOM.format(n=5, stream=k) for k in (4, 9)]
     sized = [ELEMENTWISE.format(name="k", n=n, factor=2.0) for n in (5000, 70001)]
-    (a, a_sizes), (b, b_sizes), (c, c_sizes), (d, _) = merge_streams(
-        [parse_kernel(text) for text in (*random, *sized)]
-    )
+    sums = [SUM_OF_ALL.format(n=n) for n in (5000, 70001)]
+    found = merge_gpu_kernels([parse_kernel(text) for text in (*random, *sized, *sums)])
+    (a, a_sizes), (b, b_sizes), (c, c_sizes), (d, d_sizes), (e, e_sizes), (f, _) = found
     assert a is b and (a_sizes, b_sizes) == ((4,), (9,))
-    assert c is not d and c_sizes == ()
+    assert c is d and (c_sizes, d_sizes) == ((5000,), (70001,))
+    assert e is not f and e_sizes == ()  # how instances share a sum depends on its size
 
 
 def test_equal_kernels_need_no_size_arguments():

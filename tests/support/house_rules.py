@@ -328,6 +328,7 @@ LIMITS: Mapping[str, str] = {
     "backends/llvm/matmul/microkernel.py:A": "flags",
     "backends/llvm/random.py:KEY_WORDS": "round keys of Philox",
     "backends/triton/emit.py:SEED_NUMBERS": "parameters of a seed",
+    "backends/triton/group.py:SHARED_PARAMETERS": "parameters of the error flag",
     "backends/triton/half_math.py:": "coefficients and constants of formulas",
     "backends/triton/index_space.py:MAX_INT32_INDEX": "overflow",
     "capture/dynamo/portable_guards.py:VAR": "flags",
@@ -336,6 +337,7 @@ LIMITS: Mapping[str, str] = {
     "capture/joint/mincut.py:INFINITE": "a capacity",
     "capture/joint/partition.py:MUTATED_ARGUMENT_PRICE": "a capacity that is never cut",
     "capture/lower/rules/pooling.py:MAX_IMAGE_ELEMENTS": "overflow",
+    "plan/launch_groups.py:ALIGNED_SIZE": "elements of 1 byte in the widest access",
     "schedule/loop_placement.py:PHASE_LEVEL": "a level outside all loops",
     "schedule/scratch.py:PHILOX_KEY_WORDS": "the size of an array",
 }

@@ -55,7 +55,7 @@ def schedules(kernel: Kernel, *texts: str, lanes: Sequence[int] = (1, 4, 16)) ->
 def fresh_outputs(kernel: Kernel, like: Mapping[str, torch.Tensor]) -> Buffers:
     """Return the buffers with new outputs, which are filled with a pattern."""
     roles = {b.name: b.role for b in kernel.buffers}
-    return {n: _padded(t) if roles[n] != "in" else t for n, t in like.items()}
+    return {n: t if roles[n] in ("in", "host") else _padded(t) for n, t in like.items()}
 
 
 def run_interpreter(
@@ -64,7 +64,7 @@ def run_interpreter(
     """Return the outputs of the interpreter."""
     own = fresh_outputs(kernel, buffers)
     run_kernel(kernel, own, sizes, precise=precise)
-    return {b.name: own[b.name] for b in kernel.buffers if b.role != "in"}
+    return {b.name: own[b.name] for b in kernel.buffers if b.role not in ("in", "host")}
 
 
 def run_llvm(

@@ -1,6 +1,6 @@
 """Run kernels on flat CPU buffers through Triton's interpreter: TRITON_INTERPRET=1 must be set."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -9,10 +9,11 @@ from triton.runtime import interpreter
 
 from tests.support.kernels import GUARD, PATTERN, Buffers, fresh_outputs
 from tests.support.numbers import TORCH_DTYPES
-from tofuse.backends.triton.emit import emit, launch_parameters
+from tofuse.backends.triton.emit import emit, emit_group, launch_parameters
+from tofuse.backends.triton.group import group_parameters
 from tofuse.backends.triton.load import jit_functions
 from tofuse.ir.dims import evaluate
-from tofuse.ir.tile import TileProgram
+from tofuse.ir.tile import GpuCall, TileGroup, TileProgram, Workspace, call_name
 
 
 def run_tiles(
@@ -26,24 +27,57 @@ def run_tiles(
 
     With `in_place`, the second of two buffers is written into the memory of the first.
     """
-    kernel = program.kernel
-    fresh = fresh_outputs(kernel, buffers)
+    fresh = fresh_outputs(program.kernel, buffers)
     if in_place is not None:
         read, written = in_place
         fresh[written].copy_(buffers[read])
         fresh[read] = fresh[written]
-    memory = dict(fresh)
-    for w in program.workspaces:
+    parameters = [launch_parameters(nest) for nest in program.nests]
+    memory = _with_workspaces(fresh, program.workspaces, sizes)
+    _launch(emit(program, exact=exact), program.call, parameters, memory, sizes)
+    return _checked_outputs(program, fresh)
+
+
+def run_tile_group(group: TileGroup, buffers: Sequence[Buffers]) -> list[Buffers]:
+    """Run the launches of a group for the buffers of its calls; return the outputs of each."""
+    program, call = group.program, group.call
+    fresh = [fresh_outputs(program.kernel, b) for b in buffers]
+    named = {call_name(t, name): x for t, own in enumerate(fresh) for name, x in own.items()}
+    parameters = [
+        group_parameters(launch_parameters(nest), program.kernel.symbols, len(buffers))
+        for nest in program.nests
+    ]
+    memory = _with_workspaces(named, call.workspaces, {})
+    _launch(emit_group(group, exact=True), call, parameters, memory, {})
+    return [_checked_outputs(program, own) for own in fresh]
+
+
+def _with_workspaces(
+    buffers: Buffers, workspaces: Sequence[Workspace], sizes: Mapping[str, int]
+) -> Buffers:
+    memory = dict(buffers)
+    for w in workspaces:
         raw = torch.full(
             (evaluate(w.elements, sizes) * w.dtype.itemsize,), PATTERN, dtype=torch.uint8
         )
         memory[w.name] = raw.view(torch.int8 if w.dtype.value == "b1" else TORCH_DTYPES[w.dtype])
-    kernels = jit_functions(emit(program, exact=exact))
+    return memory
+
+
+def _launch(
+    text: str,
+    call: GpuCall,
+    parameters: Sequence[Sequence[tuple[str, str]]],
+    memory: Buffers,
+    sizes: Mapping[str, int],
+) -> None:
+    """Run the launches of a text; raise IndexError if one reports an index out of range."""
+    kernels = jit_functions(text)
     kernels["libdevice"] = _Libdevice()  # type: ignore[assignment]
     flag = torch.zeros(1, dtype=torch.int32)
-    for k, nest in enumerate(program.nests):
+    for k, instances in enumerate(call.instances):
         words: list[torch.Tensor | int | float] = []
-        for name, kind in launch_parameters(nest):
+        for name, kind in parameters[k]:
             if name == "flag":
                 words.append(flag)
             elif name == "number":
@@ -55,14 +89,19 @@ def run_tiles(
                 words.append(sizes[name])
             else:
                 buffer, _, word = name.rpartition("_")
-                is_address = buffer in kernel.seeds and int(word) == 2
+                is_address = buffer in call.seeds and int(word) == 2
                 words.append(0 if is_address else memory[buffer][int(word)].item())
-        count = nest.instance_count(sizes)
+        count = instances if isinstance(instances, int) else instances(sizes)
         if count:
             kernels[f"k{k}"][(count,)](*words)  # type: ignore[index]  # Triton's way to launch
     if int(flag):
         raise IndexError("index out of range")
-    outputs = {b.name: fresh[b.name] for b in kernel.buffers if b.role not in ("in", "host")}
+
+
+def _checked_outputs(program: TileProgram, memory: Buffers) -> Buffers:
+    """Return the outputs; fail if a kernel wrote outside of their elements."""
+    buffers = program.kernel.buffers
+    outputs = {b.name: memory[b.name] for b in buffers if b.role not in ("in", "host")}
     for name, t in outputs.items():
         raw = torch.empty(0, dtype=torch.uint8).set_(t.untyped_storage())
         guards = torch.cat([raw[:GUARD], raw[-GUARD:]])

@@ -24,7 +24,7 @@ from tofuse.ops.check_kernel import check_kernel
 from tofuse.runtime.cuda import capability
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.build_tiles import build_tiles
-from tofuse.schedule.kernel_dedup import DedupedKernel, kernel_dedup, merge_streams
+from tofuse.schedule.kernel_dedup import DedupedKernel, kernel_dedup, merge_gpu_kernels
 from tofuse.schedule.schedule_legality import Unschedulable
 
 NestPass = Callable[[Nest], Nest]
@@ -76,8 +76,7 @@ def generate_kernels(
     """Return nests and texts; regions that differ only in sizes share one.
 
     Also return why a region has no loop nest, such as a lone reduction of a broadcast tensor.
-    If a region's schedule is None, the heuristics choose it. On a GPU, regions that differ only in
-    random streams share a text, and the heuristics choose every schedule.
+    If a region's schedule is None, the heuristics choose it, as every schedule on a GPU.
     """
     on_gpu = [r for r in schedules if device_of(r.ops) != "cpu"]
     gpu_kernels, rejected = _generate_gpu_kernels(on_gpu, context)
@@ -134,14 +133,15 @@ def _generate_gpu_kernels(
             continue
         kernel = _finish(shared.kernel, shared, region, context.nontemporal)
         lowered.append((region, kernel, shared.arguments))
-    merged = merge_streams([kernel for _, kernel, _ in lowered])
+    merged = merge_gpu_kernels([kernel for _, kernel, _ in lowered])
+    bounds = _size_bounds(merged)
     emitted: dict[tuple[Kernel, str], GeneratedKernel] = {}  # by kernel and device
     generated: list[GeneratedKernel] = []
     for (region, _, arguments), (kernel, sizes) in zip(lowered, merged, strict=True):
         key = kernel, device_of(region.ops)
         try:
             if key not in emitted:
-                emitted[key] = _emit_gpu_kernel(region, kernel, context)
+                emitted[key] = _emit_gpu_kernel(region, kernel, bounds[kernel], context)
         except Unschedulable as e:
             rejected[region] = str(e)
             continue
@@ -150,10 +150,26 @@ def _generate_gpu_kernels(
     return generated, rejected
 
 
-def _emit_gpu_kernel(region: Region, kernel: Kernel, context: CodegenContext) -> GeneratedKernel:
+def _size_bounds(
+    merged: Sequence[tuple[Kernel, tuple[Dim, ...]]],
+) -> dict[Kernel, dict[str, int]]:
+    """Return the largest value of each size argument of a kernel, if all its values are known."""
+    found: dict[Kernel, dict[str, int]] = {}
+    for kernel, sizes in merged:
+        bounds = found.setdefault(kernel, {})
+        for name, size in zip(kernel.symbols, sizes, strict=True):
+            if isinstance(size, int):
+                bounds[name] = max(size, bounds.get(name, 0))
+    return found
+
+
+def _emit_gpu_kernel(
+    region: Region, kernel: Kernel, bounds: Mapping[str, int], context: CodegenContext
+) -> GeneratedKernel:
     check_kernel(kernel)
     version, multiprocessors = capability(device_of(region.ops))
-    tiles, error = build_tiles(kernel, GpuTarget(multiprocessors, version)), None
+    tiles = build_tiles(kernel, GpuTarget(multiprocessors, version), bounds=bounds)
+    error = None
     try:
         source = emit_triton(tiles, exact=context.config.precision == "eager")
     except CompileError as e:

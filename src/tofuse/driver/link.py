@@ -14,6 +14,7 @@ from tofuse.cache.store import Store
 from tofuse.cost.call_overhead import COMPILED_IS_FASTER, Prediction
 from tofuse.driver.assign_executors import Assignment
 from tofuse.driver.codegen import CodegenContext, GeneratedKernel
+from tofuse.driver.load_groups import LaunchGroup
 from tofuse.driver.load_kernels import Launch, LoadedKernels
 from tofuse.driver.verify_kernels import VerifiedKernel
 from tofuse.ir.plan import Call, Plan
@@ -31,6 +32,7 @@ class LinkedProgram:
 
     plan: Plan
     launchers: Sequence[Launch]
+    gpu_groups: Mapping[int, LaunchGroup]  # by the number of the group
     callables: Mapping[str, Callable[..., object]]  # by the name that the plan calls
     constants: Sequence[Tensor]
     library: CodeLibrary
@@ -45,7 +47,7 @@ class LinkedProgram:
         (driver,) = self.library.load(PARALLEL_DRIVER, ["kernel"], self.store)
         code = self.code if clock is None else None
         arguments = self.plan, self.launchers, driver, self.constants, self.callables
-        return load_plan(*arguments, clock, code)
+        return load_plan(*arguments, clock, code, self.gpu_groups)
 
     @cached_property
     def code(self) -> PlanCode:

@@ -11,6 +11,7 @@ from tofuse.backends.llvm.emit import phase_functions
 from tofuse.backends.llvm.load import CodeLibrary
 from tofuse.backends.thread_map import thread_map
 from tofuse.backends.triton.emit import launch_parameters
+from tofuse.backends.triton.group import SHARED_PARAMETERS, call_parameters
 from tofuse.backends.triton.load import LaunchSpec, TritonModule
 from tofuse.cache.artifact import bind_runtime, load_code
 from tofuse.cache.store import store_of
@@ -32,6 +33,8 @@ from tofuse.runtime.launch import Launcher, thread_count
 from tofuse.schedule.alias_legality import legal_aliases, legal_tile_aliases
 
 Launch = Launcher | CudaLauncher | GemmLauncher
+# of 8 bytes: CUDA C++ Programming Guide, "__global__ Function Parameters"; Triton adds two
+MAX_PARAMETERS = 4096 // 8 - 2
 MAX_THREADS = 16  # that compile at once: LLVM and ptxas take memory for each
 
 
@@ -50,7 +53,7 @@ def load_kernels(
     """Load every distinct kernel; a region whose kernel does not compile gets no binding."""
     bind_runtime(config)
     on_cpu = [g for g in generated if isinstance(g.nest, Nest) and g.error is None]
-    threads = min(thread_count(), MAX_THREADS)
+    threads = compiling_threads()
     library.compile(list(dict.fromkeys(map(_text, on_cpu))), store_of(config), threads)
     modules = _compile_for_gpu(generated, threads)
     launchers: list[Launch] = []
@@ -71,6 +74,18 @@ def load_kernels(
             launchers.append(launcher)
         bindings[g.region] = _bind(g, number_of[key])
     return LoadedKernels(launchers, bindings, notes)
+
+
+def compiling_threads() -> int:
+    """Return how many threads compile at once."""
+    return min(thread_count(), MAX_THREADS)
+
+
+def group_limit(program: TileProgram) -> int:
+    """Return how many calls of a GPU kernel can be one launch: their parameters are limited."""
+    symbols = program.kernel.symbols
+    most = max(len(call_parameters(launch_parameters(n), symbols)) for n in program.nests)
+    return (MAX_PARAMETERS - SHARED_PARAMETERS) // max(1, most)
 
 
 def _text(g: GeneratedKernel) -> str:
@@ -94,7 +109,7 @@ def _compile_for_gpu(
             module = modules[g.nest] = _triton_module(g, g.nest)
             for k, spec in enumerate(module.specs):
                 names = [name for name, _ in spec.parameters]
-                tasks.append((module, k, g.nest.aligned(names)))
+                tasks.append((module, k, g.nest.call.aligned(names)))
 
     def compile_launch(task: tuple[TritonModule, int, tuple[bool, ...]]) -> None:
         module, k, aligned = task
@@ -129,13 +144,18 @@ def _load_kernel(
         return load_code(code, store, library)
     module = modules.get(g.nest) or _triton_module(g, g.nest)
     parameters = [spec.parameters for spec in module.specs]
-    return CudaLauncher(g.nest, parameters, module.binary, device_index(device_of(g.region.ops)))
+    device = device_index(device_of(g.region.ops))
+    return CudaLauncher(g.nest.call, parameters, module.binary, device)
 
 
 def _bind(g: GeneratedKernel, number: int) -> KernelBinding:
-    """Return how a region calls kernel `number`; a GPU kernel is not grouped."""
+    """Return how a region calls kernel `number`."""
     if isinstance(g.nest, TileProgram):
-        return KernelBinding(number, g.arguments, g.sizes, None, legal_tile_aliases(g.nest))
+        limit = group_limit(g.nest)
+        alone = limit < 2 or not all(isinstance(n, int) for n in g.sizes)
+        written = None if alone else tuple(b.role == "out" for b in g.nest.kernel.buffers)
+        pairs = legal_tile_aliases(g.nest)
+        return KernelBinding(number, g.arguments, g.sizes, written, pairs, limit)
     launch_alone = size_hint(g.nest.block_bytes) > MAX_GROUPED_WORKSPACE
     written = None if launch_alone else tuple(b.role != "in" for b in g.nest.kernel.buffers)
     return KernelBinding(number, g.arguments, g.sizes, written, legal_aliases(g.nest))

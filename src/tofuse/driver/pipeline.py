@@ -54,6 +54,7 @@ from tofuse.driver.link import (
     executor_targets,
     python_callables,
 )
+from tofuse.driver.load_groups import load_groups
 from tofuse.driver.load_kernels import load_kernels
 from tofuse.driver.oracle import CostOracle, reject_on_gpu
 from tofuse.errors import TofuseWarning
@@ -155,7 +156,7 @@ def plan_passes(bindings: Mapping[int, KernelBinding], exclusive: Sequence[Alloc
     """Return the passes over a plan that always run, and alternatives that may raise its peak."""
     pairs = {kernel: b.alias_pairs for kernel, b in bindings.items()}
     reuse = partial(reuse_buffers, alias_pairs=pairs, exclusive=exclusive)
-    group = partial(group_launches, write_masks={k: b.write_mask for k, b in bindings.items()})
+    group = partial(group_launches, bindings=bindings)
     small_arena = partial(allocate_arena, size_limit=SMALLEST_POOLED)
     alternatives = (
         (group, allocate_arena),
@@ -341,7 +342,6 @@ def build_program(
     machine = measured_machine(target, config)
     executors = executors_of(config)
     context = codegen_context(part, oracle, config)
-
     assigned = assign_library_calls(part, executors, machine)
     requested, rejected = requested_kernels(part, choices, executors)
     generated, unschedulable = generate_kernels(requested, context)
@@ -356,9 +356,9 @@ def build_program(
     running = [g for g in generated if g.region in loaded.bindings]
     bindings = {} if config.verify else loaded.bindings  # verified kernels are called by name
     callables = python_callables(context, loaded, bindings, assigned)
-    plan = build_plan(
-        part, signature, bindings, executor_targets(assigned), out_variant, plan_passes
-    )
+    targets = executor_targets(assigned)
+    plan = build_plan(part, signature, bindings, targets, out_variant, plan_passes)
+    groups = load_groups(plan, running, loaded, config)
     finish_stage("plan")
 
     assigned |= assign_kernels_and_fallbacks(part, running, rejected, choices, machine)
@@ -370,6 +370,7 @@ def build_program(
     return LinkedProgram(
         plan,
         loaded.launchers,
+        groups,
         callables,
         constants,
         library,

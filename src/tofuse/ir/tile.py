@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from tofuse.ir.dims import Dim, evaluate, product, symbols_of
-from tofuse.ir.kernel import AffineExpr, Kernel, Reduce, Stmt, Uniform, show_stmt
+from tofuse.ir.kernel import AffineExpr, Buffer, Kernel, Reduce, Stmt, Uniform, show_stmt
 from tofuse.ir.types import DType
 
 
@@ -104,6 +105,7 @@ class TileNest:
     tiling: Tiling
     loops: tuple[TileLoop, ...]
     partials: dict[str, Partial] = field(default_factory=dict)
+    bounds: Mapping[str, int] = field(default_factory=dict)  # on size symbols, where known
 
     def extent(self, tile: Tile) -> Dim:
         return product(self.kernel.extent(a) for a in tile.axes)
@@ -122,6 +124,13 @@ class TileNest:
         return next((t for t in self.tiling.tiles if t.role in ("loop", "split")), None)
 
 
+def _instance_count(nest: TileNest) -> int | InstanceCount:
+    """Return the number of program instances, or how it follows from the sizes."""
+    if any(symbols_of(a.extent) for a in nest.kernel.axes):
+        return nest.instance_count
+    return nest.instance_count({})
+
+
 @dataclass(frozen=True)
 class Workspace:
     """A temporary buffer that one launch writes and the next reads."""
@@ -129,6 +138,37 @@ class Workspace:
     name: str
     dtype: DType
     elements: Dim
+
+
+InstanceCount = Callable[[Mapping[str, int]], int]  # from the sizes
+
+
+@dataclass(frozen=True, eq=False)
+class GpuCall:
+    """How GPU code is called: with `words`, which are addresses of `buffers`, and sizes.
+
+    Workspaces and program instances, of which each launch has an entry, follow from `symbols`, the
+    last words. `aligned_sizes` may be declared multiples of 16.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    symbols: tuple[str, ...]
+    buffers: tuple[Buffer, ...]
+    seeds: frozenset[str]
+    workspaces: tuple[Workspace, ...]
+    aligned_sizes: frozenset[str]
+    instances: tuple[int | InstanceCount, ...]
+
+    def aligned(self, names: Sequence[str]) -> tuple[bool, ...]:
+        """Return which parameters the code for aligned tensors takes as multiples of 16.
+
+        These are addresses and sizes, but no scalars in CPU memory and no numbers of random
+        streams. The last two parameters are the flag's address and the number to store there.
+        """
+        words = {*self.aligned_sizes, *(w.name for w in self.workspaces)}
+        words |= {b.name for b in self.buffers}
+        return (*(name in words for name in names[:-2]), True, False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,18 +179,21 @@ class TileProgram:
     nests: tuple[TileNest, ...]
     workspaces: tuple[Workspace, ...]
 
-    def aligned(self, names: Sequence[str]) -> tuple[bool, ...]:
-        """Return which parameters the code for aligned tensors takes as multiples of 16.
-
-        These are addresses and sizes, but no scalars in CPU memory and no numbers of random
-        streams. The last two parameters are the flag's address and the number to store there.
-        """
+    @property
+    def call(self) -> GpuCall:
         kernel = self.kernel
-        words = {*kernel.symbols, *(w.name for w in self.workspaces)}
-        words |= {b.name for b in kernel.buffers}
         streams = {s.stream for s in kernel.body if isinstance(s, Uniform)}
-        words -= {symbol for stream in streams for symbol in symbols_of(stream)}
-        return (*(name in words for name in names[:-2]), True, False)
+        in_streams = {symbol for stream in streams for symbol in symbols_of(stream)}
+        return GpuCall(
+            kernel.name,
+            (*(b.name for b in kernel.buffers), *kernel.symbols),
+            kernel.symbols,
+            kernel.buffers,
+            kernel.seeds,
+            self.workspaces,
+            frozenset(kernel.symbols) - in_streams,
+            tuple(map(_instance_count, self.nests)),
+        )
 
     def __repr__(self) -> str:
         """Return the text of the launches. It has no parser."""
@@ -165,3 +208,49 @@ class TileProgram:
             for name, p in nest.partials.items():
                 lines.append(f"  partial {name} in {p.buffer}[{p.index!r} + {p.step}*split]")
         return "\n".join(lines)
+
+
+@dataclass(frozen=True, eq=False)
+class TileGroup:
+    """Calls of one tile program that share its launches, each with sizes of its own.
+
+    Call number t names its buffers and workspaces `t<t>_<name>`.
+    """
+
+    program: TileProgram
+    sizes: tuple[tuple[int, ...], ...]
+
+    @property
+    def call(self) -> GpuCall:
+        one, calls = self.program.call, range(len(self.sizes))
+        environments = self.environments
+        return GpuCall(
+            f"{one.name} and {len(calls) - 1} more",
+            tuple(call_name(t, word) for t in calls for word in one.words),
+            (),
+            tuple(replace(b, name=call_name(t, b.name)) for t in calls for b in one.buffers),
+            frozenset(call_name(t, name) for t in calls for name in one.seeds),
+            tuple(
+                Workspace(call_name(t, w.name), w.dtype, evaluate(w.elements, environments[t]))
+                for t in calls
+                for w in one.workspaces
+            ),
+            frozenset(),
+            tuple(self.first_instances(k)[-1] for k in range(len(self.program.nests))),
+        )
+
+    @property
+    def environments(self) -> list[dict[str, int]]:
+        """The values of the size symbols in each call."""
+        symbols = self.program.kernel.symbols
+        return [dict(zip(symbols, sizes, strict=True)) for sizes in self.sizes]
+
+    def first_instances(self, k: int) -> list[int]:
+        """Return the first program instance of each call in launch `k`, and their number."""
+        counts = map(self.program.nests[k].instance_count, self.environments)
+        return list(accumulate(counts, initial=0))
+
+
+def call_name(t: int, name: str) -> str:
+    """Return the name of a buffer, workspace or parameter in call `t` of a group."""
+    return f"t{t}_{name}"

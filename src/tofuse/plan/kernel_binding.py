@@ -15,7 +15,8 @@ class KernelBinding:
     """A kernel's number, the values that own its buffers' memory, and its sizes.
 
     `write_mask` says which buffers the kernel writes; None if the kernel must have a launch of its
-    own. `alias_pairs` are the buffers that may be the same memory.
+    own. `group_limit` is how many launches of this kernel may be one, but no other kernels; None if
+    there is no limit. `alias_pairs` are the buffers that may be the same memory.
     """
 
     kernel: int
@@ -23,6 +24,7 @@ class KernelBinding:
     sizes: tuple[Dim, ...]
     write_mask: tuple[bool, ...] | None
     alias_pairs: AliasPairs = ()
+    group_limit: int | None = None
 
     def may_alias(self, read: Value, written: Value) -> bool:
         """Whether the kernel may write one value into the memory of the other, which it reads."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tofuse.analysis.plan_liveness import owned_address, owners_of
@@ -18,18 +18,19 @@ from tofuse.ir.plan import (
     View,
     launches_by_group,
 )
+from tofuse.plan.kernel_binding import KernelBinding
 
-WriteMasks = Mapping[int, "tuple[bool, ...] | None"]  # by kernel; None: never in a group
+ALIGNED_SIZE = 16  # elements
 
 
-def group_launches(plan: Plan, write_masks: WriteMasks) -> Plan:
+def group_launches(plan: Plan, bindings: Mapping[int, KernelBinding]) -> Plan:
     """Number the groups of launches that may run in parallel.
 
-    `write_masks` says which of its tensors a kernel writes. Between two library calls, a launch
-    moves up to the first level at which everything it depends on has run. The tensors of all
-    levels are allocated before the first level, and released after the last.
+    Between two library calls, a launch moves up to the first level at which everything it depends
+    on has run. The tensors of all levels are allocated before the first level, and released after
+    the last. `bindings` has a binding of each kernel.
     """
-    return _Grouping(plan, write_masks).run()
+    return _Grouping(plan, bindings).run()
 
 
 def launch_count(plan: Plan) -> int:
@@ -54,7 +55,7 @@ class _Grouping:
     """The steps written so far, and the segment since the last step that no launch may cross."""
 
     plan: Plan
-    write_masks: WriteMasks
+    bindings: Mapping[int, KernelBinding]
     steps: list[Step] = field(default_factory=list)
     segment: list[Step] = field(default_factory=list)  # in the order of the plan
     levels: list[list[Launch]] = field(default_factory=list)
@@ -101,7 +102,7 @@ class _Grouping:
 
     def _launch(self, step: Launch) -> None:
         """Put a launch into the first level after those it depends on."""
-        write_mask = self.write_masks[step.kernel]
+        write_mask = self.bindings[step.kernel].write_mask
         if write_mask is None:
             self._end_segment()
             self.steps.append(step)
@@ -133,16 +134,31 @@ class _Grouping:
 
     def _end_segment(self) -> None:
         """Write the segment: by levels if any level has several launches, else in plan order."""
-        if any(len(launches) > 1 for launches in self.levels):
-            self._write_levels()
+        levels = [self._groups(launches) for launches in self.levels]
+        if any(len(group) > 1 for groups in levels for group in groups):
+            self._write_levels(levels)
         else:
             self.steps += self.segment
         self.segment, self.levels, self.last_levels = [], [], {}
         self.extra_live_bytes, self.frees_memory = 0, False
 
-    def _write_levels(self) -> None:
+    def _groups(self, launches: Sequence[Launch]) -> list[list[Launch]]:
+        """Return the launches of a level that are one launch each."""
+        found: dict[Hashable, list[Launch]] = {}
+        for x in launches:
+            # sizes of the whole group decide whether accesses are wide
+            aligned = tuple(isinstance(n, int) and n % ALIGNED_SIZE == 0 for n in x.sizes)
+            limited = self.bindings[x.kernel].group_limit is not None
+            found.setdefault((x.kernel, aligned) if limited else None, []).append(x)
+        groups = []
+        for members in found.values():
+            most = self.bindings[members[0].kernel].group_limit or len(members)
+            groups += [members[k : k + most] for k in range(0, len(members), most)]
+        return groups
+
+    def _write_levels(self, levels: Sequence[Sequence[list[Launch]]]) -> None:
         self.steps += [s for s in self.segment if isinstance(s, (Allocate, View))]
-        for launches in self.levels:
+        for launches in (group for groups in levels for group in groups):
             if len(launches) > 1:
                 launches = [replace(x, group=self.groups) for x in launches]
                 self.groups += 1

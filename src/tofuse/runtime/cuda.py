@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import operator
 import struct
 import threading
 import warnings
@@ -16,14 +17,14 @@ import torch
 
 from tofuse.config import CUDA_LAUNCH_BLOCKING
 from tofuse.errors import CompileError, IndexOutOfRangeError, TofuseWarning
-from tofuse.ir.dims import Dim, evaluate, symbols_of
+from tofuse.ir.dims import Dim, evaluate
 from tofuse.ir.types import DType
 from tofuse.ops.reference import TO_TORCH
 from tofuse.torch_internals.memory import empty_strided_cuda
 from tofuse.torch_internals.streams import get_device, get_stream
 
 if TYPE_CHECKING:  # `tofuse.load` does without tile programs
-    from tofuse.ir.tile import GpuBinary, TileProgram
+    from tofuse.ir.tile import GpuBinary, GpuCall
 
 # The code of launch number k, given which of its arguments are multiples of 16.
 CompileBinary = Callable[[int, "tuple[bool, ...]"], "GpuBinary"]
@@ -39,35 +40,32 @@ PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for all GPUs
 
 
 class CudaLauncher:
-    """A tile program that can be called with its buffers' addresses, then its size symbols.
+    """GPU code that can be called with the words of `call`: addresses of buffers, and sizes.
 
     A seed at a negative address is in GPU memory; others are in CPU memory.
     """
 
     def __init__(
         self,
-        program: TileProgram,
+        call: GpuCall,
         parameters: Sequence[Sequence[tuple[str, str]]],
         compile_binary: CompileBinary,
         device: int,
     ) -> None:
-        self.name, self.device = program.kernel.name, device
-        kernel = program.kernel
-        self.words = {
-            n: k for k, n in enumerate((*(b.name for b in kernel.buffers), *kernel.symbols))
-        }
-        self.symbols, self.first_symbol = kernel.symbols, len(kernel.buffers)
-        self.dtypes = {b.name: b.dtype for b in kernel.buffers}
-        hosts = [(k, b.name) for k, b in enumerate(kernel.buffers) if b.role == "host"]
-        self.host_seeds = tuple(k for k, name in hosts if name in kernel.seeds)
-        self.seeds = frozenset(name for _, name in hosts if name in kernel.seeds)
+        self.name, self.device = call.name, device
+        self.words = {name: k for k, name in enumerate(call.words)}
+        self.symbols, self.first_symbol = call.symbols, len(call.words) - len(call.symbols)
+        self.dtypes = {b.name: b.dtype for b in call.buffers}
+        hosts = {b.name for b in call.buffers if b.role == "host"}
+        self.seeds = call.seeds & hosts
+        self.host_seeds = tuple(k for k, name in enumerate(call.words) if name in self.seeds)
         self.workspaces: list[tuple[str, Dim]] = [
-            (w.name, w.elements * w.dtype.itemsize) for w in program.workspaces
+            (w.name, w.elements * w.dtype.itemsize) for w in call.workspaces
         ]
         _kernel_names.append(self.name)
         number = len(_kernel_names)
         self.launches = [
-            _NestLauncher(self, program, k, names, compile_binary, number)
+            _NestLauncher(self, call, k, names, compile_binary, number)
             for k, names in enumerate(parameters)
         ]
         self.needs_no_packing = len(self.launches) == 1 and self.launches[0].needs_no_packing
@@ -94,12 +92,12 @@ class CudaLauncher:
             launch.launch(launch.pack(words, base, offsets), words, stream)
         return _wait_if_blocking()
 
-    def _workspace_offsets(self, *sizes: int) -> tuple[dict[str, int], int]:
+    def _workspace_offsets(self, *sizes: int) -> tuple[list[int], int]:
         """Return the byte offset of each workspace, and the bytes of all."""
-        offsets, total = {}, 0
+        offsets, total = [], 0
         env = dict(zip(self.symbols, sizes, strict=True))
-        for name, nbytes in self.workspaces:
-            offsets[name] = total
+        for _, nbytes in self.workspaces:
+            offsets.append(total)
             total += -(-evaluate(nbytes, env) // ALIGNMENT) * ALIGNMENT
         return offsets, total
 
@@ -110,14 +108,13 @@ class _NestLauncher:
     def __init__(
         self,
         owner: CudaLauncher,
-        program: TileProgram,
+        call: GpuCall,
         number: int,
         parameters: Sequence[tuple[str, str]],
         compile_binary: CompileBinary,
         error: int,
     ) -> None:
-        nest = program.nests[number]
-        self.owner, self.number, self.nest = owner, number, nest
+        self.owner, self.number, self.instances = owner, number, call.instances[number]
         self.compile_binary = compile_binary
         self.names = [name for name, _ in parameters[:-2]]
         count = len(self.names)
@@ -136,12 +133,13 @@ class _NestLauncher:
         self.cu_launch_kernel = _driver().cuLaunchKernel
         self.lock = threading.Lock()  # protects the buffer that arguments are packed into
         self.needs_no_packing = self.names == list(owner.words)
+        positions, self.numbers = self._argument_sources()
+        self.select = _tuple_getter(positions)
         self.functions: dict[tuple[bool, ...], tuple[int, int, int]] = {}
-        aligned = program.aligned([name for name, _ in parameters])[:count]
-        self.alignable = [k for k, is_aligned in enumerate(aligned) if is_aligned]
+        aligned = call.aligned([name for name, _ in parameters])[:count]
+        self.alignable = frozenset(k for k, is_aligned in enumerate(aligned) if is_aligned)
+        self.select_alignable = _tuple_getter(sorted(self.alignable))
         self.aligned_function = self.function(aligned)
-        is_static = not any(symbols_of(a.extent) for a in nest.kernel.axes)
-        self.instances: int | None = nest.instance_count({}) if is_static else None
 
     def function(self, divisible: tuple[bool, ...]) -> tuple[int, int, int]:
         """Return handle, threads and shared bytes of the code for arguments divisible by 16."""
@@ -152,37 +150,44 @@ class _NestLauncher:
             self.functions[divisible] = (handle, binary.threads, binary.shared)
         return self.functions[divisible]
 
-    def pack(self, words: tuple[int, ...], base: int, offsets: dict[str, int]) -> tuple[int, ...]:
-        """Return the arguments of this launch, from those of the program."""
-        packed = []
+    def _argument_sources(self) -> tuple[list[int], list[tuple[int, int, DType | None]]]:
+        """Return the position of each argument, and the numbers that are read in CPU memory.
+
+        Positions count the words of a call, the workspaces, and these numbers: for each its word,
+        which is an address, its place there, and its dtype, or None for a seed.
+        """
+        owner = self.owner
+        at = dict(owner.words)
+        at |= {name: len(at) + k for k, (name, _) in enumerate(owner.workspaces)}
+        positions, numbers = [], list[tuple[int, int, "DType | None"]]()
         for name in self.names:
-            if name in offsets:
-                packed.append(base + offsets[name])
-            elif name in self.owner.words:
-                packed.append(words[self.owner.words[name]])
-            else:
-                buffer, _, k = name.rpartition("_")
-                address = words[self.owner.words[buffer]]
-                if buffer in self.owner.seeds:
-                    packed.append(_seed_bits(address, int(k)))
-                else:
-                    packed.append(_host_scalar_bits(address, int(k), self.owner.dtypes[buffer]))
-        return tuple(packed)
+            if name in at:
+                positions.append(at[name])
+                continue
+            buffer, _, k = name.rpartition("_")
+            dtype = None if buffer in owner.seeds else owner.dtypes[buffer]
+            positions.append(len(at) + len(numbers))
+            numbers.append((owner.words[buffer], int(k), dtype))
+        return positions, numbers
+
+    def pack(self, words: tuple[int, ...], base: int, offsets: Sequence[int]) -> tuple[int, ...]:
+        """Return the arguments of this launch, from those of the program."""
+        addresses = [base + offset for offset in offsets]
+        numbers = [
+            _seed_bits(words[at], k) if dtype is None else _host_scalar_bits(words[at], k, dtype)
+            for at, k, dtype in self.numbers
+        ]
+        return self.select((*words, *addresses, *numbers))
 
     def launch(self, packed: tuple[int, ...], words: tuple[int, ...], stream: int) -> None:
         instances = self.instances
-        if instances is None:
-            owner = self.owner
-            instances = self.nest.instance_count(
-                dict(zip(owner.symbols, words[owner.first_symbol :], strict=True))
-            )
+        if not isinstance(instances, int):
+            sizes = words[self.owner.first_symbol :]
+            instances = instances(dict(zip(self.owner.symbols, sizes, strict=True)))
         if instances == 0:
             return
-        bits = 0
-        for k in self.alignable:
-            bits |= packed[k]
         function = self.aligned_function
-        if bits & 15:
+        if functools.reduce(operator.or_, self.select_alignable(packed), 0) & 15:
             pairs = enumerate(packed)
             function = self.function(tuple(k in self.alignable and w & 15 == 0 for k, w in pairs))
         handle, threads, shared = function
@@ -197,6 +202,13 @@ class _NestLauncher:
             raise RuntimeError(
                 f"CUDA error {status}: {_error_message(status)}, in {self.owner.name}"
             )
+
+
+def _tuple_getter(positions: Sequence[int]) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
+    """Return a function that takes the elements at these positions of a tuple."""
+    if len(positions) > 1:
+        return operator.itemgetter(*positions)
+    return lambda values: tuple(values[k] for k in positions)
 
 
 _LaunchExtra = ctypes.c_void_p * 5

@@ -6,6 +6,7 @@ import marshal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from sys import getrefcount
+from types import MappingProxyType
 from typing import Union
 
 import torch
@@ -65,11 +66,12 @@ def load_plan(
     fallbacks: Mapping[str, Callable[..., object]],
     clock: Clock | None = None,
     code: PlanCode | None = None,
+    gpu_groups: Mapping[int, Callable[..., None]] = MappingProxyType({}),
 ) -> CompiledPlan:
     """Return a callable that takes the flat arguments in one list, and empties the list.
 
     A clock records when each launch and library call began and ended. `code` is that of
-    `plan_code`, if it is already known.
+    `plan_code`, if it is already known. `gpu_groups` launch the groups of GPU kernels.
     """
     namespace = dict(
         fallbacks,
@@ -93,7 +95,8 @@ def load_plan(
         namespace[f"k{k}"] = kernel
     for number, launches in launches_by_group(plan).items():
         members = [m for x in launches if isinstance(m := kernels[x.kernel], Launcher)]
-        namespace[f"g{number}"] = GroupLauncher(driver, members)
+        group = gpu_groups.get(number)
+        namespace[f"g{number}"] = group or GroupLauncher(driver, members)
     for step in plan.steps:
         if isinstance(step, Call) and step.target not in fallbacks:
             namespace[_identifier(step.target)] = _operator(step.target)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from tofuse.cost.thresholds import MAX_LAUNCHES
 from tofuse.ir.kernel import Kernel, Reduce, Stmt, Store, iteration_axes
@@ -28,9 +30,15 @@ from tofuse.schedule.split_launches import (
 
 
 def build_tiles(
-    kernel: Kernel, target: GpuTarget, limits: TilingLimits = DEFAULT_LIMITS
+    kernel: Kernel,
+    target: GpuTarget,
+    limits: TilingLimits = DEFAULT_LIMITS,
+    bounds: Mapping[str, int] = MappingProxyType({}),
 ) -> TileProgram:
-    """Return the launches of a kernel; raise Unschedulable if it has none on this target."""
+    """Return the launches of a kernel; raise Unschedulable if it has none on this target.
+
+    `bounds` are the largest values that size symbols have, where they are known.
+    """
     nests: list[TileNest] = []
     workspaces: list[Workspace] = []
     pending = [kernel]
@@ -49,12 +57,13 @@ def build_tiles(
             continue
         split_tile = next((t for t in tiling.tiles if t.role == "split"), None)
         if split_tile is None:
-            nests.append(TileNest(k, tiling, _tile_loops(k, tiling.tiles)))
+            nests.append(TileNest(k, tiling, _tile_loops(k, tiling.tiles), bounds=bounds))
             continue
         split = split_launches(k, split_tile, tiling.splits, len(workspaces))
         workspaces += split.workspaces
         first, tiling = _restrict_tiling(k, split.first, tiling)
-        nests.append(TileNest(first, tiling, _tile_loops(first, tiling.tiles), split.partials))
+        loops = _tile_loops(first, tiling.tiles)
+        nests.append(TileNest(first, tiling, loops, split.partials, bounds))
         pending = [*split.rest, *pending]
     return TileProgram(kernel, tuple(nests), tuple(workspaces))
 

@@ -9,7 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tofuse.ir.dims import Dim, symbol
-from tofuse.ir.kernel import AffineExpr, Axis, Kernel, StatementMap, Uniform, make_affine
+from tofuse.ir.kernel import (
+    AffineExpr,
+    Axis,
+    Kernel,
+    Reduce,
+    StatementMap,
+    Uniform,
+    make_affine,
+)
 from tofuse.ir.schedule import Schedule
 
 ReplaceDim = Callable[[Dim], Dim]  # called for the parameters of a kernel in a fixed order
@@ -33,13 +41,13 @@ def kernel_dedup(kernels: Sequence[tuple[Kernel, Schedule]]) -> list[DedupedKern
     return [DedupedKernel(kernel, schedule, sizes) for (kernel, sizes), schedule in pairs]
 
 
-def merge_streams(kernels: Sequence[Kernel]) -> list[tuple[Kernel, tuple[Dim, ...]]]:
+def merge_gpu_kernels(kernels: Sequence[Kernel]) -> list[tuple[Kernel, tuple[Dim, ...]]]:
     """Return for each kernel one that does its work, and its size arguments.
 
-    Kernels that differ only in random streams get the same object. Sizes stay in the kernel: code
-    for a GPU depends on them.
+    Kernels that differ only in random streams get the same object, and so do kernels of one axis
+    without reductions that differ in sizes. Elsewhere the code for a GPU depends on sizes.
     """
-    return _merge(kernels, [""] * len(kernels), _replace_streams)
+    return _merge(kernels, [""] * len(kernels), _replace_parameters_on_gpu)
 
 
 def _merge(
@@ -115,6 +123,12 @@ def _replace_parameters(kernel: Kernel, replace_dim: ReplaceDim) -> Kernel:
             kernel, lambda d: replace_dim(d) if isinstance(d, int) and d >= 2 else d
         )
     return _replace_streams(kernel, replace_dim)
+
+
+def _replace_parameters_on_gpu(kernel: Kernel, replace_dim: ReplaceDim) -> Kernel:
+    if any(isinstance(s, Reduce) for s in kernel.body):
+        return _replace_streams(kernel, replace_dim)
+    return _replace_parameters(kernel, replace_dim)
 
 
 def _replace_streams(kernel: Kernel, replace_dim: ReplaceDim) -> Kernel:

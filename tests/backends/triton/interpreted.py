@@ -16,7 +16,7 @@ from tests.support.graphs import graphs
 from tests.support.kernels import Buffers, kernel, random_buffers, run_interpreter
 from tests.support.numbers import TORCH_DTYPES, sizes_of
 from tests.support.partition_runner import run_partition
-from tests.support.tile_runner import run_tiles
+from tests.support.tile_runner import run_tile_group, run_tiles
 from tofuse.cost.machine import Machine
 from tofuse.driver.pipeline import partition, run_graph_passes
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
@@ -24,7 +24,7 @@ from tofuse.ir.dims import evaluate
 from tofuse.ir.graph import show_graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.region import Reason
-from tofuse.ir.tile import GpuTarget, TileProgram
+from tofuse.ir.tile import GpuTarget, TileGroup, TileProgram
 from tofuse.ops.check_kernel import check_kernel
 from tofuse.ops.table import ELEMENTARY
 from tofuse.schedule.alias_legality import legal_tile_aliases
@@ -83,6 +83,38 @@ def test_results_in_the_memory_of_operands(case: Case):
         if buffers[read].shape == buffers[written].shape:
             got = run_tiles(program, buffers, sizes, in_place=(read, written))
             torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
+POINTWISE = """kernel k(x: in f32, s: host f32, y: out f32) over i0:n0 sizes n0 {
+  v0 = load x[i0] : f32
+  v1 = load s[0] : f32
+  v2 = mul v0 v1 of f32 : f32
+  store y[i0] v2 : f32
+}"""
+
+
+@pytest.mark.parametrize("sizes", [(5,), (1, 5), (16, 2048, 1024), (3, 0, 1025, 7, 2)], ids=str)
+def test_a_group_of_calls_that_differ_in_size(sizes: tuple[int, ...]):
+    k = kernel(POINTWISE)
+    program = build_tiles(k, GpuTarget(), bounds={"n0": max(sizes)})
+    calls = [{"x": torch.randn(n), "s": torch.randn(1), "y": torch.empty(n)} for n in sizes]
+    group = TileGroup(program, tuple((n,) for n in sizes))
+    for own, got in zip(calls, run_tile_group(group, calls), strict=True):
+        assert torch.equal(got["y"], own["x"] * own["s"])
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_group_of_equal_calls(case: Case):
+    program = program_of(case)
+    if program is None or program.kernel.symbols:
+        return
+    generator = torch.Generator().manual_seed(6)
+    lengths = buffer_lengths(program.kernel, {})
+    calls = [random_buffers(program.kernel, lengths, generator) for _ in range(3)]
+    calls = [{n: t.abs() if t.dtype is torch.int64 else t for n, t in own.items()} for own in calls]
+    for own, got in zip(calls, run_tile_group(TileGroup(program, ((),) * 3), calls), strict=True):
+        want = run_tiles(program, own, {})
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
 
 
 @given(st.data())

@@ -6,10 +6,11 @@ import re
 import pytest
 
 from tests.support.kernels import kernel
-from tofuse.backends.triton.emit import emit, launch_parameters
+from tofuse.backends.triton.emit import emit, emit_group, launch_parameters
+from tofuse.backends.triton.group import group_parameters
 from tofuse.backends.triton.load import LaunchSpec, TritonModule
 from tofuse.errors import CompileError
-from tofuse.ir.tile import GpuBinary, GpuTarget
+from tofuse.ir.tile import GpuBinary, GpuTarget, TileGroup
 from tofuse.schedule.build_tiles import build_tiles
 
 pytestmark = pytest.mark.skipif(
@@ -87,3 +88,16 @@ def test_triton_failure_raises_compile_error():
     )
     with pytest.raises(CompileError, match="Triton"):
         loaded.binary(0, (True, True))
+
+
+def test_a_group_of_many_calls_keeps_wide_accesses():
+    """Conditions choose among parameters that are multiples of 16, so the chosen one is, too."""
+    text = "kernel k(x: in bf16, y: out bf16) over i0:n0 sizes n0 {\nv0 = load x[i0] : f32\n"
+    program = build_tiles(kernel(f"{text}store y[i0] v0 : bf16\n}}"), GpuTarget())
+    sizes = [4096 + 64 * k for k in range(50)]
+    for odd, wide in ((0, True), (1, False)):
+        group = TileGroup(program, tuple((n + odd,) for n in sizes))
+        parameters = group_parameters(launch_parameters(program.nests[0]), ("n0",), len(sizes))
+        module = TritonModule(emit_group(group), [LaunchSpec(tuple(parameters), 4)], 90)
+        binary = module.binary(0, group.call.aligned([name for name, _ in parameters]))
+        assert all(("v4.b32" in a) == wide for a in global_accesses(binary))

@@ -6,17 +6,20 @@ symbols, the address of the error flag, and the number to store there.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from tofuse.backends.triton.device_functions import module_header
 from tofuse.backends.triton.elementwise import TRITON_TYPES
+from tofuse.backends.triton.group import choose_call, group_parameters
 from tofuse.backends.triton.index_space import IndexSpace
 from tofuse.backends.triton.merge_sums import MergedSums, Step, merge_sums
 from tofuse.backends.triton.reduce import combine_expression, identity, reduce_line, sums_line
 from tofuse.backends.triton.statements import StatementEmitter
-from tofuse.ir.kernel import Reduce, Store
+from tofuse.ir.dims import symbols_of
+from tofuse.ir.kernel import Reduce, Store, Uniform
 from tofuse.ir.tile import (
     Tile,
+    TileGroup,
     TileLoop,
     TileNest,
     TileProgram,
@@ -32,10 +35,27 @@ def emit(program: TileProgram, *, exact: bool = False) -> str:
 
     `exact` rounds quotients as eager does.
     """
-    functions = "\n\n".join(
-        _KernelEmitter(nest, k, exact).run() for k, nest in enumerate(program.nests)
+    return _module(
+        _KernelEmitter(nest, exact).run(k, launch_parameters(nest), ["pid = tl.program_id(0)"])
+        for k, nest in enumerate(program.nests)
     )
-    return f"{module_header(functions)}\n\n{functions}"
+
+
+def emit_group(group: TileGroup, *, exact: bool = False) -> str:
+    """Return the text of a module whose function `k<k>` is launch k of all calls of a group."""
+    functions = []
+    for k, nest in enumerate(group.program.nests):
+        one = launch_parameters(nest)
+        parameters = group_parameters(one, nest.kernel.symbols, len(group.sizes))
+        first_lines = choose_call(group, k, one)
+        functions.append(_KernelEmitter(nest, exact).run(k, parameters, first_lines))
+    return _module(functions)
+
+
+def _module(functions: Iterable[str]) -> str:
+    """Return the text of a module with the functions and what they call."""
+    text = "\n\n".join(functions)
+    return f"{module_header(text)}\n\n{text}"
 
 
 def launch_parameters(nest: TileNest) -> list[tuple[str, str]]:
@@ -61,8 +81,8 @@ def host_scalar_count(nest: TileNest, buffer: str) -> int:
 
 
 class _KernelEmitter:
-    def __init__(self, nest: TileNest, number: int, exact: bool) -> None:
-        self.nest, self.number = nest, number
+    def __init__(self, nest: TileNest, exact: bool) -> None:
+        self.nest = nest
         self.index_space = IndexSpace(nest)
         self.lines: list[str] = []
         self.statements = StatementEmitter(nest, self.index_space, self.line, exact)
@@ -71,8 +91,11 @@ class _KernelEmitter:
     def line(self, text: str) -> None:
         self.lines.append("    " * self.depth + text)
 
-    def run(self) -> str:
-        names = ", ".join(name for name, _ in launch_parameters(self.nest))
+    def run(self, number: int, parameters: Sequence[tuple[str, str]], start: list[str]) -> str:
+        """Return the text of function `k<number>`; `start` sets `pid`, the program instance."""
+        names = ", ".join(name for name, _ in parameters)
+        for text in start:
+            self.line(text)
         self._emit_tile_indices()
         for k, loop in enumerate(self.nest.loops):
             self._emit_loop(loop, k)
@@ -80,15 +103,21 @@ class _KernelEmitter:
             if r.name in self.nest.partials:
                 self._store_partial(r)
         body = self.lines or ["    pass"]
-        return "\n".join(["@triton.jit", f"def k{self.number}({names}):", *body, ""])
+        return "\n".join(["@triton.jit", f"def k{number}({names}):", *body, ""])
 
     # -- indices ---------------------------------------------------------------------------------
 
     def _emit_tile_indices(self) -> None:
         """Emit this instance's block number in each tile, and indices of tiles outside the loop."""
         space, loop_tile = self.index_space, self.nest.loop_tile
-        int64 = ".to(tl.int64)" if space.needs_int64 else ""
-        self.line(f"pid = tl.program_id(0){int64}")
+        if space.needs_int64:
+            self.line("pid = pid.to(tl.int64)")
+        else:  # sizes are 64 bits wide when they are passed
+            streams = {s.stream for s in self.nest.kernel.body if isinstance(s, Uniform)}
+            in_streams = {symbol for stream in streams for symbol in symbols_of(stream)}
+            for symbol in self.nest.kernel.symbols:
+                if symbol not in in_streams:
+                    self.line(f"{symbol} = {symbol}.to(tl.int32)")
         program_tiles = [t for t in self.nest.tiling.tiles if t.role in ("grid", "split")]
         for t in reversed(program_tiles):
             count = space.block_count(t) if t.role == "grid" else str(self.nest.tiling.splits)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tofuse.ir.dims import Dim, known_multiple, product, size_hint, symbols_of
+from tofuse.ir.dims import Dim, evaluate, known_multiple, product, symbols_of
 from tofuse.ir.kernel import AffineExpr, Gather, InRange, Iota, Load, Stmt, Store, Uniform
 from tofuse.ir.tile import Tile, TileNest
 
@@ -135,29 +135,32 @@ class IndexSpace:
 def _needs_int64(nest: TileNest) -> bool:
     """Return whether indices need 64 bits."""
     kernel = nest.kernel
-    if any(symbols_of(a.extent) for a in kernel.axes):
-        return True
-    extents = {a.name: size_hint(a.extent) for a in kernel.axes}
-    largest = max((size_hint(nest.extent(t)) for t in nest.tiling.tiles), default=0)
+
+    def bound(dim: Dim) -> int:
+        if isinstance(dim, int):
+            return abs(dim)
+        known = nest.bounds.keys() >= set(symbols_of(dim))
+        return abs(evaluate(dim, nest.bounds)) if known else MAX_INT32_INDEX
+
+    extents = {a.name: bound(a.extent) for a in kernel.axes}
+    largest = max((bound(nest.extent(t)) for t in nest.tiling.tiles), default=0)
     for s in kernel.body:
-        for index, extra in _addresses(s):
-            span = sum(abs(size_hint(c)) * max(0, extents[a] - 1) for a, c in index.terms)
-            if symbols_of(index.const):
-                return True
-            largest = max(largest, span + abs(size_hint(index.const)) + extra)
+        for index, added in _addresses(s):
+            span = sum(bound(c) * max(0, extents[a] - 1) for a, c in index.terms)
+            largest = max(largest, span + bound(index.const) + bound(added))
     for p in nest.partials.values():
-        span = sum(size_hint(c) * extents[a] for a, c in p.index.terms)
-        largest = max(largest, span + size_hint(p.step) * nest.tiling.splits)
+        span = sum(bound(c) * extents[a] for a, c in p.index.terms)
+        largest = max(largest, span + bound(p.step) * nest.tiling.splits)
     return largest >= MAX_INT32_INDEX
 
 
-def _addresses(stmt: Stmt) -> list[tuple[AffineExpr, int]]:
+def _addresses(stmt: Stmt) -> list[tuple[AffineExpr, Dim]]:
     """Return the affine expressions of a statement, each with what a gather may add."""
     match stmt:
         case Load() | Store() | Iota() | InRange():
             return [(stmt.index, 0)]
         case Gather():
-            return [(stmt.index, abs(size_hint(stmt.stride)) * size_hint(stmt.extent))]
+            return [(stmt.index, product((stmt.stride, stmt.extent)))]
         case Uniform():
             return [(stmt.col, 0), (stmt.row * stmt.extent, 0)]
         case _:
