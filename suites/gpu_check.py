@@ -33,7 +33,7 @@ def run_case(case: str) -> Result:
     make = (programs() | models() | deep_models())[name]
     captured = captured_kernels(lambda: make(DTYPES[dtype]))
     target = GpuTarget(GPUS[capability].multiprocessors, capability)
-    kernels = [gpu_kernel(phase, kernel, target) for phase, kernel in captured]
+    kernels = [gpu_kernel(kernel, target) for kernel in captured]
     compiled = [] if name in deep_models() else kernels
     rows = compile_kernels(f"{name}/{dtype}", compiled, capability)
     texts = len({k.text for k in kernels})

@@ -67,13 +67,14 @@ ARGUMENTS_OF_TORCH = (
     "isolate_recompiles",
 )
 
-# What torch.compile's modes mean: the default of `tune`. CUDA graphs are not recorded.
+# What torch.compile's modes mean: the default of `tune`, and whether CUDA graphs are recorded.
 MODES = {
     "default": "off",
     "reduce-overhead": "off",
     "max-autotune": "measure",
     "max-autotune-no-cudagraphs": "measure",
 }
+GRAPH_MODES = ("reduce-overhead", "max-autotune")
 
 
 def user_cache() -> Path:

@@ -9,7 +9,6 @@ from suites.gpu.lower import GpuKernel
 from suites.gpu.occupancy import GPUS, MAX_WARPS, instances_per_multiprocessor
 from tofuse.backends.triton.emit import launch_parameters
 from tofuse.backends.triton.load import LaunchSpec, TritonModule
-from tofuse.ir.dims import symbols_of
 from tofuse.ir.tile import GpuBinary
 
 
@@ -68,21 +67,20 @@ def compile_kernels(program: str, kernels: Sequence[GpuKernel], capability: int)
         ]
         module = TritonModule(kernel.text, specs, capability)
         for k, nest in enumerate(kernel.program.nests):
-            text = f"{nest.tiling!r} {_count(kernel, k)} {kernel.launch_text(k)}"
+            aligned = kernel.aligned(k)
+            text = f"{nest.tiling!r} {_count(kernel, k)} {aligned} {kernel.launch_text(k)}"
             key = hashlib.sha256(text.encode()).hexdigest()[:16]
             if key in rows:
                 continue
             number = counts[kernel.phase] = counts.get(kernel.phase, -1) + 1
-            binary = module.binary(k, kernel.aligned(k))
+            binary = module.binary(k, aligned)
             name = f"{program}/{kernel.phase}/{number}"
             rows[key] = make_row(name, capability, binary, _count(kernel, k))
     return rows
 
 
 def _count(kernel: GpuKernel, k: int) -> int:
-    nest = kernel.program.nests[k]
-    assert not any(symbols_of(a.extent) for a in nest.kernel.axes)
-    return nest.instance_count({})
+    return kernel.program.nests[k].instance_count(kernel.sizes)
 
 
 def make_row(launch: str, capability: int, binary: GpuBinary, launched: int) -> Row:

@@ -1,6 +1,6 @@
 """Lower captured graphs to the tile programs that a GPU of some capability would run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from suites.gpu.capture import Example, capture_graphs
@@ -23,11 +23,12 @@ from tofuse.schedule.build_tiles import build_tiles
 
 @dataclass(frozen=True, eq=False)
 class GpuKernel:
-    """A kernel of a program: its launches, and their Triton text."""
+    """A kernel of a program: its launches, their Triton text, and the values of size symbols."""
 
     phase: str
     program: TileProgram
     text: str
+    sizes: Mapping[str, int]
 
     def launch_text(self, k: int) -> str:
         """Return the text of one launch, without the functions that it calls."""
@@ -37,21 +38,34 @@ class GpuKernel:
     def aligned(self, k: int) -> tuple[bool, ...]:
         """Return which parameters of a launch are multiples of 16, if all tensors are aligned."""
         names = [name for name, _ in launch_parameters(self.program.nests[k])]
-        return self.program.call.aligned(names)
+        aligned = self.program.call.aligned(names)
+        return tuple(
+            a and self.sizes.get(n, 0) % 16 == 0 for n, a in zip(names, aligned, strict=True)
+        )
 
 
-def captured_kernels(make: Callable[[], Example]) -> list[tuple[str, Kernel]]:
+@dataclass(frozen=True, eq=False)
+class CapturedKernel:
+    """A kernel of a program, the values of its size symbols, and their largest values."""
+
+    phase: str
+    kernel: Kernel
+    sizes: Mapping[str, int]
+    bounds: Mapping[str, int]
+
+
+def captured_kernels(make: Callable[[], Example]) -> list[CapturedKernel]:
     """Return the kernels of a program with their phases, in the order in which they run."""
-    return [(g.phase, kernel) for g in capture_graphs(make) for kernel in _lower(g)]
+    return [kernel for g in capture_graphs(make) for kernel in _lower(g)]
 
 
-def gpu_kernel(phase: str, kernel: Kernel, target: GpuTarget) -> GpuKernel:
+def gpu_kernel(captured: CapturedKernel, target: GpuTarget) -> GpuKernel:
     """Return the launches of a kernel on a GPU."""
-    tiles = build_tiles(kernel, target)
-    return GpuKernel(phase, tiles, emit(tiles))
+    tiles = build_tiles(captured.kernel, target, bounds=captured.bounds)
+    return GpuKernel(captured.phase, tiles, emit(tiles), captured.sizes)
 
 
-def _lower(graph: AtenGraph) -> list[Kernel]:
+def _lower(graph: AtenGraph) -> list[CapturedKernel]:
     """Return the kernels that the compiler makes of a graph."""
     config = make_config({})
     captured = convert(remove_effect_tokens(graph.gm), graph.phase, memory=graph.memory)
@@ -64,4 +78,11 @@ def _lower(graph: AtenGraph) -> list[Kernel]:
     part = fuse(optimized, memory.peak(graph.phase), saved, oracle, config)
     requested, _ = requested_kernels(part, {}, executors_of(config))
     generated, _ = generate_kernels(requested, codegen_context(part, oracle, config))
-    return [g.nest.kernel for g in generated if isinstance(g.nest, TileProgram)]
+    found = []
+    for g in generated:
+        if isinstance(g.nest, TileProgram):
+            pairs = zip(g.nest.kernel.symbols, g.sizes, strict=True)
+            sizes = {symbol: n for symbol, n in pairs if isinstance(n, int)}
+            bounds = g.nest.nests[0].bounds
+            found.append(CapturedKernel(graph.phase, g.nest.kernel, sizes, bounds))
+    return found

@@ -1,12 +1,12 @@
 """Compile programs for a GPU without one: executors, notes, and the plan."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.support.fake_gpu import FakeGpu
 from tofuse.config import make_config
-from tofuse.driver import load_kernels
 from tofuse.driver.compile_graph import compile_text
 from tofuse.report.model import GraphReport
 
@@ -26,25 +26,13 @@ BETWEEN_CALLS = """graph(x: f32[512,512]@cuda:0) {
 }"""
 
 
-class FakeLauncher:
-    """Replaces a launcher of GPU machine code."""
-
-    symbols: Sequence[str] = ()
-
-
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    make = load_kernels._load_kernel
-
-    def launcher(b: load_kernels.GeneratedKernel, *rest):
-        return make(b, *rest) if isinstance(b.nest, load_kernels.Nest) else FakeLauncher()
-
-    monkeypatch.setattr(load_kernels, "_load_kernel", launcher)
-
+def compiled(tmp_path: Path):
     def compile_mixed(text: str = MIXED, **options) -> GraphReport:
         reports: list[GraphReport] = []
         config = make_config({"strict": True, "cache_dir": tmp_path, **options})
-        compile_text(text, config, reports.append)
+        with FakeGpu().in_place():
+            compile_text(text, config, reports.append)
         (report,) = reports
         return report
 

@@ -8,6 +8,7 @@ from tofuse.errors import TofuseWarning
 from tofuse.ir.parse_plan import parse_plan
 from tofuse.runtime import cuda
 from tofuse.runtime.execute import plan_source
+from tofuse.runtime.gpu_driver import replaced_driver
 from tofuse.runtime.timing import Clock, machine_limits, now
 
 PLAN = """
@@ -49,17 +50,27 @@ def test_machine_limits_are_plausible():
     assert bandwidth > 1e8 and arithmetic > 1e8
 
 
+class FlagDriver:
+    """A driver of which only the flag of bad indices is used."""
+
+    def __init__(self, number: int) -> None:
+        self.flag = ctypes.c_int32(number)
+
+    def error_flag(self) -> ctypes.c_int32:
+        return self.flag
+
+
 def test_waiting_for_the_gpu_raises_an_index_error(monkeypatch):
     monkeypatch.setattr(cuda, "_kernel_names", ["take_0"])
-    monkeypatch.setattr(cuda, "_flag", ctypes.c_int32(1))
-    with pytest.raises(IndexError, match=r"out of range.*kernel take_0"):
-        now()
-    now()  # the error is raised once
+    with replaced_driver(FlagDriver(1)):  # type: ignore[arg-type]
+        with pytest.raises(IndexError, match=r"out of range.*kernel take_0"):
+            now()
+        now()  # the error is raised once
 
 
 def test_an_index_error_after_the_last_call_is_a_warning_at_exit(monkeypatch):
     monkeypatch.setattr(cuda, "_kernel_names", ["take_0", "take_1"])
-    monkeypatch.setattr(cuda, "_flag", ctypes.c_int32(2))
-    with pytest.warns(TofuseWarning, match="kernel take_1"):
+    with replaced_driver(FlagDriver(2)):  # type: ignore[arg-type]
+        with pytest.warns(TofuseWarning, match="kernel take_1"):
+            cuda._warn_at_exit()
         cuda._warn_at_exit()
-    cuda._warn_at_exit()

@@ -1,6 +1,8 @@
 """Run kernels on flat CPU buffers through Triton's interpreter: TRITON_INTERPRET=1 must be set."""
 
+import random
 from collections.abc import Mapping, Sequence
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -11,7 +13,7 @@ from tests.support.kernels import GUARD, PATTERN, Buffers, fresh_outputs
 from tests.support.numbers import TORCH_DTYPES
 from tofuse.backends.triton.emit import emit, emit_group, launch_parameters
 from tofuse.backends.triton.group import group_parameters
-from tofuse.backends.triton.load import jit_functions
+from tofuse.backends.triton.load import JitFunction, jit_functions
 from tofuse.ir.dims import evaluate
 from tofuse.ir.tile import GpuCall, TileGroup, TileProgram, Workspace, call_name
 
@@ -73,7 +75,7 @@ def _launch(
 ) -> None:
     """Run the launches of a text; raise IndexError if one reports an index out of range."""
     kernels = jit_functions(text)
-    kernels["libdevice"] = _Libdevice()  # type: ignore[assignment]
+    kernels["libdevice"] = Libdevice()  # type: ignore[assignment]
     flag = torch.zeros(1, dtype=torch.int32)
     for k, instances in enumerate(call.instances):
         words: list[torch.Tensor | int | float] = []
@@ -93,9 +95,20 @@ def _launch(
                 words.append(0 if is_address else memory[buffer][int(word)].item())
         count = instances if isinstance(instances, int) else instances(sizes)
         if count:
-            kernels[f"k{k}"][(count,)](*words)  # type: ignore[index]  # Triton's way to launch
+            run_instances(kernels[f"k{k}"], count, words)
     if int(flag):
         raise IndexError("index out of range")
+
+
+def run_instances(
+    function: JitFunction, count: int, words: Sequence[torch.Tensor | int | float]
+) -> None:
+    """Run the program instances of a launch in a random order, since a GPU may run them in any."""
+    order = random.Random(count).sample(range(count), count)
+    builder = interpreter.interpreter_builder
+    set_index = builder.set_grid_idx
+    with patch.object(builder, "set_grid_idx", lambda x, y, z: set_index(order[x], y, z)):
+        function[(count,)](*words)  # type: ignore[index]  # Triton's way to launch
 
 
 def _checked_outputs(program: TileProgram, memory: Buffers) -> Buffers:
@@ -141,7 +154,7 @@ _BYTES = {
 }
 
 
-class _Libdevice:
+class Libdevice:
     """Libdevice's functions, which Triton's interpreter lacks, implemented with torch."""
 
     def __getattr__(self, name: str):

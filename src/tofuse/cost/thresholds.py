@@ -161,6 +161,7 @@ PACKED_ELEMENT_COST = 8  # in iterations of the microkernel: not measured
 TASKS_PER_THREAD = 8  # so that threads wait little for the last one: not measured
 MAX_SERIAL_KERNELS = 4  # on one thread, faster as separate calls: "Threads and launches"
 MAX_SHARED_WORKSPACE = 1 << 14  # bytes a thread; more is one share per thread: not measured
+MAX_GROUPED_CALLS = 256  # of a GPU kernel in one launch, which compiles in 2 s: "GPU kernels"
 MAX_GROUPED_WORKSPACE = 1 << 16  # bytes a thread; more is launched alone: not measured
 MIN_GAIN = 0.03  # of the default's time that another candidate saves: not measured
 TIMING_S = 0.05  # of timing per candidate: not measured

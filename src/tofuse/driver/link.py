@@ -10,7 +10,8 @@ from tofuse.backends.aten.run_ops import checked_executor_callable, eager_region
 from tofuse.backends.llvm.load import CodeLibrary
 from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.cache.artifact import Artifact
-from tofuse.cache.store import Store
+from tofuse.cache.store import store_of
+from tofuse.config import GRAPH_MODES, Config
 from tofuse.cost.call_overhead import COMPILED_IS_FASTER, Prediction
 from tofuse.driver.assign_executors import Assignment
 from tofuse.driver.codegen import CodegenContext, GeneratedKernel
@@ -22,6 +23,7 @@ from tofuse.ir.region import Region
 from tofuse.plan.build_steps import inline_reversed_views
 from tofuse.runtime.execute import CompiledPlan, PlanCode, Tensor, load_plan, plan_code
 from tofuse.runtime.gemm_launch import GemmLauncher
+from tofuse.runtime.graph_replay import graph_replay
 from tofuse.runtime.launch import Launcher
 from tofuse.runtime.timing import Clock
 
@@ -36,7 +38,7 @@ class LinkedProgram:
     callables: Mapping[str, Callable[..., object]]  # by the name that the plan calls
     constants: Sequence[Tensor]
     library: CodeLibrary
-    store: Store
+    config: Config
     generated: Sequence[GeneratedKernel]
     assigned: Mapping[Region, Assignment]
     notes: Sequence[str]
@@ -44,10 +46,13 @@ class LinkedProgram:
 
     def load(self, clock: Clock | None) -> CompiledPlan:
         """Return the program as a callable; with a clock, it times its steps."""
-        (driver,) = self.library.load(PARALLEL_DRIVER, ["kernel"], self.store)
+        (driver,) = self.library.load(PARALLEL_DRIVER, ["kernel"], store_of(self.config))
         code = self.code if clock is None else None
         arguments = self.plan, self.launchers, driver, self.constants, self.callables
-        return load_plan(*arguments, clock, code, self.gpu_groups)
+        run = load_plan(*arguments, clock, code, self.gpu_groups)
+        if clock is not None or self.config.mode not in GRAPH_MODES:
+            return run
+        return graph_replay(run, self.plan, self.launchers, self.callables)
 
     @cached_property
     def code(self) -> PlanCode:

@@ -76,7 +76,10 @@ class _Group:
         if self.failed:
             return self.launch_one_by_one
         device = device_index(self.device)
-        return CudaLauncher(self.call, self.parameters, self.module.binary, device)
+        try:
+            return CudaLauncher(self.call, self.parameters, self.module.binary, device)
+        except CompileError:  # drivers before CUDA 12.1 take fewer parameters
+            return self.launch_one_by_one
 
     def launch_one_by_one(self, *words: int) -> None:
         count = len(words) // len(self.tiles.sizes)

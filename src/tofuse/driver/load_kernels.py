@@ -16,7 +16,7 @@ from tofuse.backends.triton.load import LaunchSpec, TritonModule
 from tofuse.cache.artifact import bind_runtime, load_code
 from tofuse.cache.store import store_of
 from tofuse.config import Config
-from tofuse.cost.thresholds import MAX_GROUPED_WORKSPACE
+from tofuse.cost.thresholds import MAX_GROUPED_CALLS, MAX_GROUPED_WORKSPACE
 from tofuse.driver.codegen import GeneratedKernel
 from tofuse.errors import CompileError, TofuseWarning
 from tofuse.ir.dims import size_hint
@@ -33,8 +33,9 @@ from tofuse.runtime.launch import Launcher, thread_count
 from tofuse.schedule.alias_legality import legal_aliases, legal_tile_aliases
 
 Launch = Launcher | CudaLauncher | GemmLauncher
-# of 8 bytes: CUDA C++ Programming Guide, "__global__ Function Parameters"; Triton adds two
-MAX_PARAMETERS = 4096 // 8 - 2
+# of 8 bytes, in CUDA 12.1 or newer from capability 7.0 on: CUDA C++ Programming Guide, "__global__
+# Function Parameters"; Triton adds two
+MAX_PARAMETERS = 32764 // 8 - 2
 MAX_THREADS = 16  # that compile at once: LLVM and ptxas take memory for each
 
 
@@ -85,7 +86,7 @@ def group_limit(program: TileProgram) -> int:
     """Return how many calls of a GPU kernel can be one launch: their parameters are limited."""
     symbols = program.kernel.symbols
     most = max(len(call_parameters(launch_parameters(n), symbols)) for n in program.nests)
-    return (MAX_PARAMETERS - SHARED_PARAMETERS) // max(1, most)
+    return min(MAX_GROUPED_CALLS, (MAX_PARAMETERS - SHARED_PARAMETERS) // max(1, most))
 
 
 def _text(g: GeneratedKernel) -> str:

@@ -11,7 +11,6 @@ from torch.fx import GraphModule
 
 from tofuse.backends.llvm.load import CodeLibrary
 from tofuse.cache.artifact import Artifact
-from tofuse.cache.store import store_of
 from tofuse.capture.fx.eager_memory import EagerMemory, simulate_eager
 from tofuse.capture.joint.complex.complex_to_real import complex_to_real
 from tofuse.capture.joint.merge_seeds import merge_seeds
@@ -374,7 +373,7 @@ def build_program(
         callables,
         constants,
         library,
-        store_of(config),
+        config,
         running,
         assigned,
         notes,

@@ -22,7 +22,7 @@ from tofuse.ops.reference import TO_TORCH, run_graph
 from tofuse.ops.table import OPS, Pattern
 from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.report.repro import region_graph, repro_folder, write_mismatch_repro
-from tofuse.runtime.cuda import synchronize
+from tofuse.runtime.cuda import empty_on, synchronize
 from tofuse.runtime.execute import address, with_memory
 
 Sizes = Mapping[str, int]
@@ -207,7 +207,9 @@ def save_inputs(inputs: Inputs, folder: Path, name: str) -> str:
 def _empty_result(v: Value, strides: Sequence[Dim], sizes: Sizes) -> Tensor:
     shape = [evaluate(d, sizes) for d in v.shape]
     layout = [evaluate(s, sizes) for s in strides]
-    return torch.empty_strided(shape, layout, dtype=TO_TORCH[v.dtype], device=v.type.device)
+    if v.type.device != "cpu":
+        return empty_on(v.type.device)(tuple(shape), tuple(layout), TO_TORCH[v.dtype])
+    return torch.empty_strided(shape, layout, dtype=TO_TORCH[v.dtype])
 
 
 _TOLERANCES = {

@@ -9,19 +9,17 @@ import operator
 import struct
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
 from tofuse.config import CUDA_LAUNCH_BLOCKING
-from tofuse.errors import CompileError, IndexOutOfRangeError, TofuseWarning
+from tofuse.errors import IndexOutOfRangeError, TofuseWarning
 from tofuse.ir.dims import Dim, evaluate
 from tofuse.ir.types import DType
 from tofuse.ops.reference import TO_TORCH
-from tofuse.torch_internals.memory import empty_strided_cuda
-from tofuse.torch_internals.streams import get_device, get_stream
+from tofuse.runtime.gpu_driver import GpuDriver, LaunchExtra, gpu_driver, is_driver_open
 
 if TYPE_CHECKING:  # `tofuse.load` does without tile programs
     from tofuse.ir.tile import GpuBinary, GpuCall
@@ -29,14 +27,10 @@ if TYPE_CHECKING:  # `tofuse.load` does without tile programs
 # The code of launch number k, given which of its arguments are multiples of 16.
 CompileBinary = Callable[[int, "tuple[bool, ...]"], "GpuBinary"]
 AllocateTensor = Callable[..., torch.Tensor]
-NO_CONTEXT = 201
-DEFAULT_SHARED_BYTES = 48 * 1024  # a kernel with more needs an attribute set
 LAUNCH_PARAM_KEYS = (1, 2)  # CU_LAUNCH_PARAM_BUFFER_POINTER and _BUFFER_SIZE
 ALIGNMENT = 256
 MAX_SIZES = 64  # for which a launcher keeps the offsets of its workspaces
 SEED_WORDS = 2
-RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
-PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for all GPUs
 
 
 class CudaLauncher:
@@ -53,11 +47,14 @@ class CudaLauncher:
         device: int,
     ) -> None:
         self.name, self.device = call.name, device
+        self.driver = gpu_driver()
+        self.flag = self.driver.error_flag()
         self.words = {name: k for k, name in enumerate(call.words)}
         self.symbols, self.first_symbol = call.symbols, len(call.words) - len(call.symbols)
         self.dtypes = {b.name: b.dtype for b in call.buffers}
         hosts = {b.name for b in call.buffers if b.role == "host"}
         self.seeds = call.seeds & hosts
+        self.reads_host_scalars = hosts != self.seeds
         self.host_seeds = tuple(k for k, name in enumerate(call.words) if name in self.seeds)
         self.workspaces: list[tuple[str, Dim]] = [
             (w.name, w.elements * w.dtype.itemsize) for w in call.workspaces
@@ -73,24 +70,25 @@ class CudaLauncher:
 
     def __call__(self, *words: int) -> None:
         """Launch; raise IndexOutOfRangeError if an earlier launch found an index out of range."""
-        if _flag.value:
-            raise IndexOutOfRangeError(_index_error_message())
-        if get_device() != self.device:
-            with torch.cuda.device(self.device):
+        driver = self.driver
+        if self.flag.value:
+            raise_bad_index(driver)
+        if driver.current_device() != self.device:
+            with driver.on_device(self.device):
                 return self(*words)
-        stream = get_stream(self.device)
+        stream = driver.stream(self.device)
         if self.needs_no_packing:
             self.launches[0].launch(words, words, stream)
-            return _wait_if_blocking()
+            return wait_if_blocking(driver)
         offsets, total = self.workspace_offsets(*words[self.first_symbol :])
         workspace: torch.Tensor | None = None  # keeps the memory allocated
         base = 0
         if total:
-            workspace = empty_strided_cuda((total,), (1,), torch.uint8)
+            workspace = driver.empty((total,), (1,), torch.uint8)
             base = workspace.data_ptr()
         for launch in self.launches:
             launch.launch(launch.pack(words, base, offsets), words, stream)
-        return _wait_if_blocking()
+        return wait_if_blocking(driver)
 
     def _workspace_offsets(self, *sizes: int) -> tuple[list[int], int]:
         """Return the byte offset of each workspace, and the bytes of all."""
@@ -121,16 +119,15 @@ class _NestLauncher:
         self.pack_into = struct.Struct(f"<{count}Q").pack_into
         # then the flag, the number to store there, and Triton's two scratch pointers
         self.buffer = (ctypes.c_uint64 * (count + 4))()
-        self.buffer[count : count + 2] = [ctypes.addressof(_pinned_flag()), error]
+        self.buffer[count : count + 2] = [ctypes.addressof(owner.flag), error]
         self.size = ctypes.c_size_t(8 * (count + 4))
-        self.extra = _LaunchExtra(
+        self.extra = LaunchExtra(
             LAUNCH_PARAM_KEYS[0],
             ctypes.addressof(self.buffer),
             LAUNCH_PARAM_KEYS[1],
             ctypes.addressof(self.size),
             0,
         )
-        self.cu_launch_kernel = _driver().cuLaunchKernel
         self.lock = threading.Lock()  # protects the buffer that arguments are packed into
         self.needs_no_packing = self.names == list(owner.words)
         positions, self.numbers = self._argument_sources()
@@ -145,8 +142,7 @@ class _NestLauncher:
         """Return handle, threads and shared bytes of the code for arguments divisible by 16."""
         if divisible not in self.functions:
             binary = self.compile_binary(self.number, (*divisible, True, False))
-            with torch.cuda.device(self.owner.device), _allowed_in_capture():
-                handle = _load_function(binary)
+            handle = self.owner.driver.load(binary, self.owner.device)
             self.functions[divisible] = (handle, binary.threads, binary.shared)
         return self.functions[divisible]
 
@@ -193,15 +189,10 @@ class _NestLauncher:
         handle, threads, shared = function
         with self.lock:
             self.pack_into(self.buffer, 0, *packed)
-            arguments = (handle, instances, 1, 1, threads, 1, 1, shared, stream, None, self.extra)
-            status = self.cu_launch_kernel(*arguments)
-            if status == NO_CONTEXT:  # a thread in which torch has not called CUDA before
-                torch.cuda.synchronize(self.owner.device)
-                status = self.cu_launch_kernel(*arguments)
-        if status:
-            raise RuntimeError(
-                f"CUDA error {status}: {_error_message(status)}, in {self.owner.name}"
-            )
+            place = stream, self.extra, self.owner.device
+            error = self.owner.driver.launch(handle, instances, threads, shared, *place)
+        if error:
+            raise RuntimeError(f"{error}, in {self.owner.name}")
 
 
 def _tuple_getter(positions: Sequence[int]) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
@@ -211,18 +202,15 @@ def _tuple_getter(positions: Sequence[int]) -> Callable[[tuple[int, ...]], tuple
     return lambda values: tuple(values[k] for k in positions)
 
 
-_LaunchExtra = ctypes.c_void_p * 5
-
-
 def empty_on(device: str) -> AllocateTensor:
     """Return a function `empty(shape, strides, dtype)` that allocates on a device."""
-    place, index = torch.device(device), device_index(device)
+    driver, index = gpu_driver(), device_index(device)
 
     def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        if get_device() == index:
-            result: torch.Tensor = empty_strided_cuda(shape, strides, dtype)
-            return result
-        return torch.empty_strided(shape, strides, dtype=dtype, device=place)
+        if driver.current_device() == index:
+            return driver.empty(shape, strides, dtype)
+        with driver.on_device(index):
+            return driver.empty(shape, strides, dtype)
 
     return empty
 
@@ -238,53 +226,6 @@ def capability(device: str) -> tuple[int, int]:
         return 90, 132
     found = torch.cuda.get_device_properties(torch.device(device))
     return 10 * found.major + found.minor, found.multi_processor_count
-
-
-@functools.cache
-def _driver() -> ctypes.CDLL:
-    """Open NVIDIA's driver library."""
-    driver, pointer = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p
-    driver.cuLaunchKernel.argtypes = [pointer, *[ctypes.c_uint] * 7, pointer, pointer, pointer]
-    return driver
-
-
-def _load_function(binary: GpuBinary) -> int:
-    """Load a binary in the current context and return its function; raise CompileError if that
-    fails."""
-    driver = _driver()
-    _create_context()
-    module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    status = driver.cuModuleLoadData(ctypes.byref(module), binary.code)
-    if not status:
-        status = driver.cuModuleGetFunction(ctypes.byref(function), module, binary.name.encode())
-    if not status and binary.shared > DEFAULT_SHARED_BYTES:
-        status = driver.cuFuncSetAttribute(function, 8, binary.shared)
-    if status or function.value is None:
-        raise CompileError(f"CUDA error {status}: {_error_message(status)}")
-    return function.value
-
-
-def _create_context() -> None:
-    """Create this thread's CUDA context if there is none; while it captures, there is one."""
-    if not torch.cuda.is_current_stream_capturing():
-        torch.cuda.synchronize()
-
-
-@contextmanager
-def _allowed_in_capture() -> Iterator[None]:
-    """Let this thread load code and allocate while a stream is captured, as torch does."""
-    mode = ctypes.c_int(RELAXED)
-    _driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-    try:
-        yield
-    finally:
-        _driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-
-
-def _error_message(status: int) -> str:
-    text = ctypes.c_char_p()
-    _driver().cuGetErrorString(status, ctypes.byref(text))
-    return (text.value or b"unknown").decode()
 
 
 def _seed_bits(address: int, k: int) -> int:
@@ -314,51 +255,40 @@ def _host_scalar_bits(address: int, k: int, dtype: DType) -> int:
 # -- indices out of range -------------------------------------------------------------------------
 
 
-def _pinned_flag() -> ctypes.c_int32:
-    """Return the word of pinned memory where a kernel that finds a bad index stores its number."""
-    global _flag
-    if ctypes.addressof(_flag) == _UNPINNED_ADDRESS:
-        _create_context()
-        place = ctypes.c_void_p()
-        with _allowed_in_capture():
-            status = _driver().cuMemHostAlloc(ctypes.byref(place), ctypes.c_size_t(64), PORTABLE)
-        if status or place.value is None:
-            raise CompileError(f"CUDA error {status}: {_error_message(status)}")
-        ctypes.memset(place, 0, 64)
-        atexit.register(_warn_at_exit)
-        _flag = ctypes.c_int32.from_address(place.value)
-    return _flag
-
-
 def synchronize() -> None:
     """Wait for the GPU, if torch uses one; raise IndexOutOfRangeError like a launch."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
-    if _flag.value:
-        raise IndexOutOfRangeError(_index_error_message())
+    if is_driver_open():
+        raise_bad_index(gpu_driver())
 
 
-def _wait_if_blocking() -> None:
+def raise_bad_index(driver: GpuDriver) -> None:
+    """Raise IndexOutOfRangeError if a kernel has found an index out of range."""
+    if (flag := driver.error_flag()).value:
+        raise IndexOutOfRangeError(_index_error_message(flag))
+
+
+def wait_if_blocking(driver: GpuDriver) -> None:
     """Wait for a launch if `CUDA_LAUNCH_BLOCKING` is set, unless a graph captures it."""
-    if CUDA_LAUNCH_BLOCKING and not torch.cuda.is_current_stream_capturing():
+    if CUDA_LAUNCH_BLOCKING and not driver.is_capturing():
         synchronize()
 
 
 def _warn_at_exit() -> None:
     """Warn about a bad index at the end of the process, when no call can raise it."""
-    if _flag.value:
-        warnings.warn(_index_error_message(), TofuseWarning, stacklevel=2)
+    if is_driver_open() and (flag := gpu_driver().error_flag()).value:
+        warnings.warn(_index_error_message(flag), TofuseWarning, stacklevel=2)
 
 
-def _index_error_message() -> str:
+def _index_error_message(flag: ctypes.c_int32) -> str:
     """Return the message for the kernel number in the flag, and clear the flag."""
-    name = _kernel_names[_flag.value - 1]
-    _flag.value = 0
+    name = _kernel_names[flag.value - 1]
+    flag.value = 0
     return f"index out of range in self (in an earlier call of the fused kernel {name})"
 
 
-_flag = ctypes.c_int32(0)
-_UNPINNED_ADDRESS = ctypes.addressof(_flag)  # until pinned memory is allocated
+atexit.register(_warn_at_exit)
 _kernel_names: list[str] = []
 _FORMATS = {
     DType.F64: "<d",

@@ -34,28 +34,35 @@ HUGE_PAGE = 2 * 1024 * 1024
 MADV_HUGEPAGE = 14
 
 
-class Block:
-    """One storage, and for each dtype a handle: a tensor on it, from which results are made.
+class StorageOwners:
+    """The owners that a storage has now: it is free when it has no others.
 
     Two counts tell whether anything else holds the storage: C++ owners (tensors, views, saved
     tensors), and references to the Python object that `tensor.untyped_storage()` returns.
     """
 
-    def __init__(self, nbytes: int) -> None:
-        raw = torch.empty(nbytes, dtype=torch.uint8)
-        self.nbytes = nbytes
-        self.storage = raw.untyped_storage()
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.storage = tensor.untyped_storage()
         self.cdata = storage_key(self.storage)
-        self.address = self.storage.data_ptr()
-        self.handles = {torch.uint8: raw}
-        _advise_huge_pages(self.address, nbytes)
         self.owners = use_count(self.cdata)
         self.references = getrefcount(self.storage)
-        storage = self.storage
-        self.references_with_local = getrefcount(storage)  # a local variable counts, too
 
     def is_free(self) -> bool:
         return use_count(self.cdata) == self.owners and getrefcount(self.storage) == self.references
+
+
+class Block(StorageOwners):
+    """One storage, and for each dtype a handle: a tensor on it, from which results are made."""
+
+    def __init__(self, nbytes: int) -> None:
+        raw = torch.empty(nbytes, dtype=torch.uint8)
+        super().__init__(raw)
+        self.nbytes = nbytes
+        self.address = self.storage.data_ptr()
+        self.handles = {torch.uint8: raw}
+        _advise_huge_pages(self.address, nbytes)
+        storage = self.storage
+        self.references_with_local = getrefcount(storage)  # a local variable counts, too
 
     def handle(self, dtype: torch.dtype) -> torch.Tensor:
         handle = self.handles.get(dtype)

@@ -25,6 +25,7 @@ from tofuse.schedule.split_launches import (
     reduces_over,
     runs_once,
     separate_reductions,
+    separate_scalar_updates,
     split_launches,
 )
 
@@ -41,7 +42,7 @@ def build_tiles(
     """
     nests: list[TileNest] = []
     workspaces: list[Workspace] = []
-    pending = [kernel]
+    pending = separate_scalar_updates(kernel)
     while pending:
         k = pending.pop(0)
         if len(nests) >= MAX_LAUNCHES:

@@ -113,6 +113,33 @@ def separate_reductions(kernel: Kernel, workspace_count: int) -> SplitKernel | N
     return SplitKernel(first, {}, [second], builder.result_spaces)
 
 
+def separate_scalar_updates(kernel: Kernel) -> list[Kernel]:
+    """Return the kernel; or two, of which the second computes the new values of scalars.
+
+    All program instances read the old ones in the first launch, so that the second one may write
+    the new values in their place: the step of an optimiser.
+    """
+    _, stmt_axes = iteration_axes(kernel)
+    by_name: dict[str, Stmt] = {s.name: s for s in kernel.body if not isinstance(s, Store)}
+    dtypes = {b.name: b.dtype for b in kernel.buffers}
+    stores = [s for s in kernel.body if isinstance(s, Store)]
+    needed = {s: backward_slice([s], by_name) for s in stores}
+    read = {d for s in stores if stmt_axes[s] for d in needed[s]}
+
+    def is_update(store: Store) -> bool:
+        if any(stmt_axes[s] or isinstance(s, Reduce) for s in needed[store]):
+            return False
+        loads = [s for s in needed[store] & read if isinstance(s, Load) and s.index == store.index]
+        return any(dtypes[s.buffer] is dtypes[store.buffer] for s in loads)
+
+    updates = [s for s in stores if is_update(s)]
+    if not updates:
+        return [kernel]
+    others = [s for s in stores if s not in updates]
+    first = _extract_kernel(kernel, others, kernel.body, kernel.name)
+    return [first, _extract_kernel(kernel, updates, kernel.body, f"{kernel.name}_scalars")]
+
+
 def reduces_over(stmt: Stmt, axes: frozenset[str]) -> bool:
     """Whether a statement is a reduction over any of the axes."""
     return isinstance(stmt, Reduce) and not axes.isdisjoint(stmt.over)
