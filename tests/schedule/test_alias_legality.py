@@ -75,6 +75,31 @@ def test_row_reread_after_write_may_not_alias():
     assert aliases(text) == {("y2", "x0")}
 
 
+GATHER = """kernel k(x0: in f32, x1: in i64, y2: out f32) over i0:30 i1:40 {
+  v0 = load x1[i0] : i64
+  v1 = gather x0[FIRST] by v0 * STEP below COUNT : f32
+  v2 = load x0[(40)*i0 + i1] : f32
+  v3 = sub v2 v1 of f32 : f32
+  store y2[(40)*i0 + i1] v3 : f32
+}"""
+
+
+@pytest.mark.parametrize(
+    ("first", "step", "count", "legal"),
+    [
+        ("(40)*i0", 1, 40, True),
+        ("(40)*i0", 2, 20, True),
+        ("(40)*i0", 1, 41, False),  # an element of the next row
+        ("(40)*i0 + 1", 1, 39, False),
+        ("(20)*i0", 1, 20, False),
+        ("0", 40, 30, False),  # another row
+    ],
+)
+def test_a_gather_in_its_own_row_is_read_before_the_row_is_written(first, step, count, legal):
+    text = GATHER.replace("FIRST", first).replace("STEP", str(step)).replace("COUNT", str(count))
+    assert (("y2", "x0") in aliases(text)) == legal
+
+
 def test_scalar_read_by_all_threads_is_written_in_serial_phase():
     assert aliases(SCALAR_UPDATE) == {("y2", "x1"), ("y3", "x0"), ("y3", "x1")}
     nest = build_nest(parsed(SCALAR_UPDATE), choose_schedule(parsed(SCALAR_UPDATE), Target(16, 2)))

@@ -322,6 +322,7 @@ STEERED = frozenset({"fusion", "schedule", "passes", "plan", "capture", "backend
 LIMITS: Mapping[str, str] = {
     "backends/llvm/vector_math/": "coefficients and constants of formulas",
     "backends/llvm/link_image.py:": "the format of ELF files",
+    "backends/llvm/matmul/gemm_context.py:BIAS_IN_PLACE": "a flag",
     "backends/llvm/matmul/few_rows.py:REGISTERS": "of AVX-512",
     "backends/llvm/matmul/masked_vectors.py:LANES": "floats of an AVX-512 register",
     "backends/llvm/matmul/pack.py:WIDTH": "two registers",

@@ -88,6 +88,14 @@ FULL_ILP_CHAINS = 8.0  # that saturate a core: "Unroll factor, prefetch and hois
 WINDOW = 200.0  # additions that overlap anyway: "Unroll factor, prefetch and hoisting"
 MAX_OVERLAPPED_STATEMENTS = 3 * MAX_STATEMENTS  # of the body after the unroll factor: not measured
 
+# -- graph passes: products in chunks of rows ----------------------------------------------------
+CHUNKED_BYTES = 64 << 20  # of a product that is computed in chunks: "Losses of large vocabularies"
+CHUNK_BYTES = 16 << 20  # of a chunk, at least: "Losses of large vocabularies"
+WIDE_SHARE = 2  # a value of 1/2 of a product's elements is chunked with it: not measured
+MAX_CHUNKS = 16  # of which each has ops of its own: "Losses of large vocabularies"
+MIN_CHUNKS = 4  # fewer hold little less: "Losses of large vocabularies"
+MIN_CHUNK_ROWS = 512  # so that weights are read seldom: "Losses of large vocabularies"
+
 # -- schedule, on a GPU --------------------------------------------------------------------------
 MAX_LAUNCHES = 8  # of one kernel: not measured
 POINTWISE_BLOCK = 1024  # elements of an instance: "GPU kernels"

@@ -37,7 +37,7 @@ from tofuse.ir.dims import Dim, size_hint, symbol
 from tofuse.ir.executor import KERNELS, LIBRARY
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target
-from tofuse.plan.kernel_binding import KernelBinding
+from tofuse.plan.kernel_binding import AliasPairs, KernelBinding
 from tofuse.runtime.gemm_launch import GemmCode
 
 MAX_ROWS = 14  # 32 registers hold 28 accumulators, two vectors of B and one of A
@@ -81,7 +81,8 @@ def add_gemms(
         code = generate(gemm, store, library)
         arguments = tuple(x.root for x in _operands(gemm))
         sizes = tuple(map(symbol, code.symbols))
-        bindings[region] = KernelBinding(len(launchers), arguments, sizes, None)
+        pairs = _alias_pairs(gemm)
+        bindings[region] = KernelBinding(len(launchers), arguments, sizes, None, pairs)
         launchers.append(load_code(code, store, library))
         is_convolution = "convolution" in str(region.ops[0].attr("target"))
         reason = WHY_CONVOLUTION if is_convolution else WHY
@@ -103,6 +104,15 @@ def kernel_rows(m: Dim) -> int:
 
 def _operands(p: Gemm) -> list[Matrix]:
     return [x for x in (p.a, p.b, p.c, p.bias) if x is not None]
+
+
+def _alias_pairs(p: Gemm) -> AliasPairs:
+    """Return the positions of the bias and of C, if C may be written over it."""
+
+    def strides(x: Matrix) -> tuple[Dim, ...]:
+        return x.batch_stride, x.row_stride, x.column_stride
+
+    return ((3, 2),) if p.bias is not None and strides(p.bias) == strides(p.c) else ()
 
 
 def fastest_kernel(p: Gemm, target: Target, machine: Machine) -> str:

@@ -13,6 +13,7 @@ from tofuse.backends.llvm.load import CodeLibrary
 from tofuse.cache.artifact import Artifact
 from tofuse.capture.fx.eager_memory import EagerMemory, simulate_eager
 from tofuse.capture.joint.complex.complex_to_real import complex_to_real
+from tofuse.capture.joint.loss_gradients import loss_gradients
 from tofuse.capture.joint.merge_seeds import merge_seeds
 from tofuse.capture.joint.narrow_indices import narrow_indices
 from tofuse.capture.joint.partition import clean_recompute_tags
@@ -29,7 +30,6 @@ from tofuse.capture.pre_autograd.replace_functions import replace_functions
 from tofuse.capture.pre_autograd.sharded_dropout import sharded_dropout
 from tofuse.capture.pre_autograd.vectorize import vectorize
 from tofuse.config import Config
-from tofuse.cost.call_overhead import Prediction, predict_faster
 from tofuse.cost.machine import SMALLEST_POOLED, Machine
 from tofuse.cost.machine_source import assumed_machine, measured_machine
 from tofuse.cost.thresholds import PEAK_TOLERANCE
@@ -56,6 +56,7 @@ from tofuse.driver.link import (
 from tofuse.driver.load_groups import load_groups
 from tofuse.driver.load_kernels import load_kernels
 from tofuse.driver.oracle import CostOracle, reject_on_gpu
+from tofuse.driver.predict import predict
 from tofuse.errors import TofuseWarning
 from tofuse.executors import executors_of
 from tofuse.fusion.concat.eliminate_concats import eliminate_concats, eliminate_stored_concats
@@ -71,7 +72,6 @@ from tofuse.fusion.split_reductions import split_reductions
 from tofuse.fusion.views.duplicate_sources import duplicate_sources
 from tofuse.fusion.views.duplicate_views import duplicate_views
 from tofuse.fusion.views.materialize_views import materialize_views
-from tofuse.ir.executor import LIBRARY
 from tofuse.ir.graph import Graph, show_graph
 from tofuse.ir.plan import Allocate
 from tofuse.ir.region import Partition, Region, show_partition
@@ -79,6 +79,7 @@ from tofuse.ir.size_expression import ArgumentSize
 from tofuse.passes.batch.batch_branches import batch_branches
 from tofuse.passes.batch.remarks import missed_batching_remarks
 from tofuse.passes.canonicalize_views import canonicalize_views
+from tofuse.passes.chunk.chunk_rows import chunk_rows
 from tofuse.passes.closed_form_reductions import closed_form_reductions
 from tofuse.passes.cse import cse
 from tofuse.passes.dead_code import dead_code
@@ -121,7 +122,13 @@ PRE_AUTOGRAD_PASSES = (
 
 # The joint graph, before it is cut into forward and backward. Before these run `merge_seeds` and
 # `complex_to_real`, which run on inference graphs, too (`run_traced_passes`).
-JOINT_PASSES = (clean_recompute_tags, tangent_dtypes, scatter_to_select, narrow_indices)
+JOINT_PASSES = (
+    clean_recompute_tags,
+    tangent_dtypes,
+    scatter_to_select,
+    narrow_indices,
+    loss_gradients,
+)
 
 # Graph -> Graph: the first passes once, so that the others see one of many isomorphic branches;
 # then the others to a fixed point; then strides, and what they make redundant.
@@ -139,7 +146,7 @@ GRAPH_PASSES = (
     hoist_gather,
 )
 MAX_ROUNDS = 3  # of GRAPH_PASSES, if they reach no fixed point before
-LAST_GRAPH_PASSES = (dead_code, propagate_strides, simplify, dead_code)
+LAST_GRAPH_PASSES = (dead_code, chunk_rows, propagate_strides, simplify, dead_code)
 
 # Graph -> Graph, given the storage of each value: before regions are formed.
 VIEW_PASSES = (materialize_views, duplicate_sources, duplicate_views)
@@ -247,7 +254,7 @@ def compile_captured(
         part, signature, choices, config, constants, oracle, library, log.finish_stage
     )
     if phase != "backward":
-        prediction = _prediction(captured, program, phase, oracle.machine)
+        prediction = predict(captured.graph, program, phase, oracle.machine)
         program = replace(program, prediction=prediction)
         compile_context.hand_back.predictions.append(prediction)
     generated = program.generated
@@ -378,17 +385,6 @@ def build_program(
         assigned,
         notes,
     )
-
-
-def _prediction(
-    captured: CapturedGraph, program: LinkedProgram, phase: str, machine: Machine
-) -> Prediction:
-    """Predict whether a program is faster than eager."""
-    library = [a for r, a in program.assigned.items() if r.library]
-    products = sum(a.name != LIBRARY for a in library)
-    own_us = sum(a.us for a in program.assigned.values())
-    kernels = len(program.generated)
-    return predict_faster(captured.graph, kernels, products, own_us, machine, phase)
 
 
 def _has_derived_sizes(captured: CapturedGraph) -> bool:

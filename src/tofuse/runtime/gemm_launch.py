@@ -13,6 +13,8 @@ from tofuse.cost.thresholds import FLOPS_PER_THREAD, PACKED_ELEMENT_COST
 from tofuse.ir.dims import Dim, evaluate, symbols_of
 from tofuse.runtime.launch import Entry, workspace
 
+BIAS_IN_PLACE = 2  # as the word `has_bias`, see `backends/llvm/matmul/gemm_context.py`
+
 
 @dataclass(frozen=True)
 class _CallTemplate:
@@ -58,6 +60,7 @@ class GemmLauncher:
         self.sizes, self.offsets, self.symbols = code.sizes, code.offsets, code.symbols
         self.make_context = ctypes.c_int64 * len(self.names)
         self.workspace_word = self.names.index("workspace")
+        self.bias_word = self.names.index("has_bias")
         self.template = functools.lru_cache(MAX_TEMPLATES)(self._make_template)
 
     def __call__(self, *words: int) -> None:
@@ -69,6 +72,8 @@ class GemmLauncher:
             context[k] = words[k] + start
         if tensors == 3:
             context[3] = context[2]  # no bias: the masked load needs a valid address
+        elif context[3] == context[2]:
+            context[self.bias_word] = BIAS_IN_PLACE
         context[self.workspace_word] = workspace(template.workspace)
         self.entry(context)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from tofuse.ir.dims import Dim, product, size_hint
 from tofuse.ir.kernel import AffineExpr, Gather, Kernel, Load, Stmt, Store, Uniform
 from tofuse.ir.nest import For, Nest, Node, StmtNode
 from tofuse.ir.tile import TileNest, TileProgram
@@ -16,13 +17,15 @@ class _Access:
     """An access to a buffer. Its index is None if it may be any element.
 
     `path` has the positions of the statement and of the loops around it, whose axes are
-    `outer_axes`, from the outside in.
+    `outer_axes`, from the outside in. A gather reads one of `span` elements from `first` on.
     """
 
     index: AffineExpr | None
     path: tuple[int, ...]
     outer_axes: tuple[str, ...]
     in_prologue: bool
+    first: AffineExpr | None = None
+    span: Dim = 0
 
 
 def legal_aliases(nest: Nest) -> tuple[tuple[int, int], ...]:
@@ -68,8 +71,9 @@ def legal_aliases_by_name(nest: Nest) -> frozenset[tuple[str, str]]:
     """Return the pairs (written, read) of buffers that may share memory.
 
     They may if each element is read for the last time before it is written: every read precedes
-    the write in the loops around both, and each iteration of these accesses another element.
+    the write in the loops around both, and each iteration of these accesses other elements.
     """
+    extents = {a.name: a.extent for a in nest.kernel.axes}
     reads: dict[str, list[_Access]] = {}
     writes: dict[str, list[_Access]] = {}
     for number, phase in enumerate(nest.phases):
@@ -81,7 +85,7 @@ def legal_aliases_by_name(nest: Nest) -> frozenset[tuple[str, str]]:
         (written, read)
         for written, stores in writes.items()
         for read in inputs
-        if all(_reads_precede_write(r, w) for r in reads.get(read, []) for w in stores)
+        if all(_reads_precede_write(r, w, extents) for r in reads.get(read, []) for w in stores)
     )
 
 
@@ -103,6 +107,9 @@ def _collect(
             buffer, index = accessed
             found = writes if isinstance(node.stmt, Store) else reads
             access = _Access(index, node_path, outer_axes, in_prologue)
+            if isinstance(node.stmt, Gather):
+                span = product((node.stmt.stride, node.stmt.extent))
+                access = replace(access, first=node.stmt.index, span=span)
             found.setdefault(buffer, []).append(access)
 
 
@@ -118,13 +125,12 @@ def _accessed(stmt: Stmt) -> tuple[str, AffineExpr | None] | None:
     return None
 
 
-def _reads_precede_write(read: _Access, write: _Access) -> bool:
+def _reads_precede_write(read: _Access, write: _Access, extents: Mapping[str, Dim]) -> bool:
     """Whether no element is read after it is written."""
     if read.path[0] < write.path[0]:
         return True  # an earlier phase
-    if read.index != write.index or read.path > write.path or read.in_prologue or write.in_prologue:
+    if read.path > write.path or read.in_prologue or write.in_prologue:
         return False
-    assert read.index is not None
     common = 0  # loops around both; a path has the phase, prologue or body, then one number a loop
     for a, b in zip(read.path[2:-1], write.path[2:-1], strict=False):
         if a != b:
@@ -132,7 +138,31 @@ def _reads_precede_write(read: _Access, write: _Access) -> bool:
         common += 1
     band = len(write.outer_axes) - (len(write.path) - 3)
     common_axes = write.outer_axes[: band + common]
-    return set(common_axes) <= set(read.index.axes)
+    if read.index is None:
+        return _reads_own_row(read, write, common_axes, extents)
+    return read.index == write.index and set(common_axes) <= set(read.index.axes)
+
+
+def _reads_own_row(
+    read: _Access, write: _Access, common_axes: Sequence[str], extents: Mapping[str, Dim]
+) -> bool:
+    """Whether each iteration of the common loops gathers and writes in a row of its own."""
+    if read.first is None or write.index is None or not common_axes:
+        return False
+    steps = {a: c for a, c in write.index.terms if a in common_axes}
+    if dict(read.first.terms) != steps or read.first.const != write.index.const:
+        return False
+    inner = [(c, extents[a]) for a, c in write.index.terms if a not in common_axes]
+    numbers = [read.span, *steps.values(), *(n for pair in inner for n in pair)]
+    if len(steps) < len(common_axes) or not all(isinstance(n, int) and n >= 0 for n in numbers):
+        return False
+    written = 1 + sum(size_hint(c) * (size_hint(n) - 1) for c, n in inner)
+    span = max(size_hint(read.span), written)
+    for axis, step in sorted(steps.items(), key=lambda item: size_hint(item[1])):
+        if size_hint(step) < span:
+            return False
+        span = size_hint(step) * size_hint(extents[axis])
+    return True
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Merge kernels that differ in numbers only into one kernel with these numbers as arguments.
 
-The numbers are sizes, and the streams of random generators.
+The numbers are sizes, where tensors begin, and the streams of random generators.
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ from tofuse.ir.dims import Dim, symbol
 from tofuse.ir.kernel import (
     AffineExpr,
     Axis,
+    Gather,
     Kernel,
+    Load,
     Reduce,
     StatementMap,
+    Stmt,
+    Store,
     Uniform,
     make_affine,
 )
@@ -44,8 +48,9 @@ def kernel_dedup(kernels: Sequence[tuple[Kernel, Schedule]]) -> list[DedupedKern
 def merge_gpu_kernels(kernels: Sequence[Kernel]) -> list[tuple[Kernel, tuple[Dim, ...]]]:
     """Return for each kernel one that does its work, and its size arguments.
 
-    Kernels that differ only in random streams get the same object, and so do kernels of one axis
-    without reductions that differ in sizes. Elsewhere the code for a GPU depends on sizes.
+    Kernels that differ only in random streams, or in where their tensors begin, get the same
+    object, and so do kernels of one axis without reductions that differ in sizes. Elsewhere the
+    code for a GPU depends on sizes.
     """
     return _merge(kernels, [""] * len(kernels), _replace_parameters_on_gpu)
 
@@ -122,21 +127,27 @@ def _replace_parameters(kernel: Kernel, replace_dim: ReplaceDim) -> Kernel:
         return _replace_sizes(
             kernel, lambda d: replace_dim(d) if isinstance(d, int) and d >= 2 else d
         )
-    return _replace_streams(kernel, replace_dim)
+    return _replace_streams_and_offsets(kernel, replace_dim)
 
 
 def _replace_parameters_on_gpu(kernel: Kernel, replace_dim: ReplaceDim) -> Kernel:
     if any(isinstance(s, Reduce) for s in kernel.body):
-        return _replace_streams(kernel, replace_dim)
+        return _replace_streams_and_offsets(kernel, replace_dim)
     return _replace_parameters(kernel, replace_dim)
 
 
-def _replace_streams(kernel: Kernel, replace_dim: ReplaceDim) -> Kernel:
-    body = [
-        replace(s, stream=replace_dim(s.stream)) if isinstance(s, Uniform) else s
-        for s in kernel.body
-    ]
-    return replace(kernel, body=tuple(body))
+def _replace_streams_and_offsets(kernel: Kernel, replace_dim: ReplaceDim) -> Kernel:
+    """Replace the streams, and the constants in the indices of memory."""
+
+    def replaced(s: Stmt) -> Stmt:
+        match s:
+            case Uniform():
+                return replace(s, stream=replace_dim(s.stream))
+            case Load() | Gather() | Store():
+                return replace(s, index=make_affine(s.index.terms, replace_dim(s.index.const)))
+        return s
+
+    return replace(kernel, body=tuple(map(replaced, kernel.body)))
 
 
 def _replace_sizes(kernel: Kernel, replace_dim: ReplaceDim) -> Kernel:

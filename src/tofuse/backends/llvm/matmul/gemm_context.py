@@ -25,6 +25,9 @@ A task is a tile of `m_step` by `n_step` of one product of the batch. A product 
 """
 
 
+BIAS_IN_PLACE = 2  # as the word `has_bias`
+
+
 def loops_text(task: str) -> str:
     """Return the text of `i32 @kernel(ptr context)`, which divides the tasks among threads.
 
@@ -34,14 +37,20 @@ def loops_text(task: str) -> str:
 
 
 def step_flags(f: FunctionBuilder, words: dict[str, str], product: str, k: str, step: int) -> str:
-    """Return the flags: accumulate after the first step, add the bias in the last."""
-    not_first = f.let(f"icmp ne i64 {f.let(f'or i64 {product}, {k}')}, 0")
+    """Return the flags: accumulate after the first step, add the bias in the last.
+
+    If C holds the bias, which the word `has_bias` then says, accumulate in the first step, too.
+    """
+    later = f.let(f"icmp ne i64 {f.let(f'or i64 {product}, {k}')}, 0")
+    in_place = f.let(f"icmp eq i64 {words['has_bias']}, {BIAS_IN_PLACE}")
+    adds_bias = f.let(f"icmp eq i64 {words['has_bias']}, 1")
+    holds_sum = f.let(f"or i1 {later}, {in_place}")
     ends_depth = f.let(f"icmp sge i64 {f.let(f'add i64 {k}, {step}')}, {words['k']}")
     ends_products = f.let(f"icmp eq i64 {f.let(f'add i64 {product}, 1')}, {words['depths']}")
     last = f.let(f"and i1 {ends_depth}, {ends_products}")
-    accumulate = f.let(f"select i1 {not_first}, i64 {ACCUMULATE}, i64 0")
-    has_bias = f.let(f"select i1 {last}, i64 {words['has_bias']}, i64 0")
-    return f.let(f"or i64 {accumulate}, {f.let(f'mul i64 {has_bias}, {ADD_BIAS}')}")
+    accumulate = f.let(f"select i1 {holds_sum}, i64 {ACCUMULATE}, i64 0")
+    add_bias = f.let(f"select i1 {f.let(f'and i1 {last}, {adds_bias}')}, i64 {ADD_BIAS}, i64 0")
+    return f.let(f"or i64 {accumulate}, {add_bias}")
 
 
 def load_word(f: FunctionBuilder, name: str) -> str:

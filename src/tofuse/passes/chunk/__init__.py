@@ -1,0 +1,1 @@
+"""Compute large products in chunks of rows."""

@@ -1,0 +1,193 @@
+"""Compute large products chunk by chunk, with all that reads them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+
+from tofuse.analysis.alias import has_effect
+from tofuse.cost.thresholds import (
+    CHUNK_BYTES,
+    CHUNKED_BYTES,
+    MAX_CHUNKS,
+    MIN_CHUNK_ROWS,
+    MIN_CHUNKS,
+)
+from tofuse.ir.call_arguments import CallArguments, OperandRef
+from tofuse.ir.dims import Dim
+from tofuse.ir.graph import Attr, Graph, Names, Op, Operand, Value
+from tofuse.ir.types import DType
+from tofuse.ops.result_types import infer_type
+from tofuse.passes.chunk.row_maps import is_product
+from tofuse.passes.chunk.rows_of_product import RowGroup, find_row_group
+
+
+@dataclass(frozen=True)
+class ChunkLimits:
+    """Bytes of a product that is chunked, and bytes and rows of a chunk, each at least so many."""
+
+    product_bytes: int = CHUNKED_BYTES
+    chunk_bytes: int = CHUNK_BYTES
+    chunk_rows: int = MIN_CHUNK_ROWS
+
+
+DEFAULT_LIMITS = ChunkLimits()
+
+
+def chunk_rows(graph: Graph, limits: ChunkLimits = DEFAULT_LIMITS) -> Graph:
+    """Return the graph with each large product computed in chunks of rows.
+
+    All ops that have as many elements are computed chunk by chunk with it, so that only one chunk
+    of them is in memory at a time: results of a row are joined, sums over rows are added up. A
+    product whose result leaves the graph, or is mixed across rows, stays whole.
+    """
+    for op in graph.ops:
+        nbytes = op.result.type.nbytes if is_product(op) else 0
+        if not isinstance(nbytes, int) or nbytes < max(1, limits.product_bytes):
+            continue
+        if op not in graph.ops or any(map(has_effect, graph.ops)):
+            continue
+        group = find_row_group(graph, op)
+        bounds = [] if group is None else _chunk_bounds(group, nbytes, limits)
+        if group is not None and len(bounds) > 2:
+            graph = _Chunker(graph, group).run(bounds)
+    return graph
+
+
+def _chunk_bounds(group: RowGroup, nbytes: int, limits: ChunkLimits) -> list[int]:
+    """Return the first row of each chunk, and the number of rows; equal chunks if possible."""
+    blocks = group.rows // group.unit
+    most = max(1, min(MAX_CHUNKS, group.rows // limits.chunk_rows, blocks))
+    count = min(nbytes // limits.chunk_bytes, most)
+    if count < MIN_CHUNKS:
+        return []
+    equal = [n for n in range(count, min(2 * count, most) + 1) if blocks % n == 0]
+    size = -(-blocks // (equal[0] if equal else count)) * group.unit
+    return [*range(0, group.rows, size), group.rows]
+
+
+class _Chunker:
+    """Writes the ops of a row group once for each chunk."""
+
+    def __init__(self, graph: Graph, group: RowGroup) -> None:
+        self.graph, self.group, self.names = graph, group, Names(graph)
+        self.ops: list[Op] = []
+        self.is_first = True
+        self.results: dict[Value, list[Value]] = {v: [] for v in group.outputs}
+
+    def run(self, bounds: list[int]) -> Graph:
+        ops, inside = self.graph.ops, self.group.inside
+        first = next(k for k, op in enumerate(ops) if op in inside)
+        early = {op for k, op in enumerate(ops) if k < first or op in self.group.ancestors}
+        early -= inside - self.group.copied
+        for begin, end in itertools.pairwise(bounds):
+            self._write_chunk(begin, end)
+            self.is_first = False
+        for v in self.group.outputs:
+            self._join(v)
+        before = [op for op in ops if op in early]
+        late = inside - self.group.copied
+        after = [op for op in ops if op not in early and op not in late]
+        return replace(self.graph, ops=(*before, *self.ops, *after))
+
+    def _write_chunk(self, begin: int, end: int) -> None:
+        """Append the ops of a chunk; they wait for all results of the chunk before."""
+        made: dict[Value, Value] = {}
+        previous = tuple(parts[-1] for parts in self.results.values() if parts)
+        for op in (op for op in self.graph.ops if op in self.group.inside):
+            operands = tuple(
+                self._operand(op, k, v, made, begin, end) for k, v in enumerate(op.operands)
+            )
+            attrs = dict(op.attrs)
+            if op is self.group.product and previous:
+                after = tuple(OperandRef(len(operands) + k) for k in range(len(previous)))
+                attrs["args"] = replace(op.arguments, after=after)
+                operands += previous
+            made[op.result] = self._write(op, operands, attrs, begin, end)
+        for v, parts in self.results.items():
+            parts.append(made[v])
+
+    def _operand(
+        self, op: Op, k: int, v: Operand, made: dict[Value, Value], begin: int, end: int
+    ) -> Operand:
+        """Return the rows of an operand, if it has them."""
+        if not isinstance(v, Value) or v in made:
+            return made[v] if isinstance(v, Value) else v
+        rows = self.group.sliced.get(v)
+        if rows is None:
+            return v
+        start = [0] * len(v.shape)
+        start[rows.dim] = begin // rows.unit
+        attrs: dict[str, Attr] = {
+            "start": tuple(start),
+            "step": (1,) * len(start),
+            "shape": self._shape(v, begin, end),
+            "dtype": v.dtype,
+        }
+        made[v] = self._append("slice", (v,), attrs, op)
+        return made[v]
+
+    def _write(
+        self,
+        op: Op,
+        operands: tuple[Operand, ...],
+        attrs: dict[str, Attr],
+        begin: int,
+        end: int,
+    ) -> Value:
+        """Append the op for a chunk; of a sum over rows, the sum so far."""
+        v = op.result
+        if v not in self.group.sums:
+            if "shape" in attrs:
+                attrs["shape"] = self._shape(v, begin, end)
+            return self._append(op.kind, operands, attrs, op)
+        previous = self.results[v][-1:]
+        wide = v.dtype.opmath
+        if op.kind == "sum":
+            part = self._append("sum", operands, attrs | {"dtype": wide}, op)
+        elif previous and wide is v.dtype:
+            arguments = CallArguments(tuple(map(OperandRef, range(3))))
+            attrs |= {"target": "aten.addmm.default", "args": arguments}
+            return self._append("opaque", (*previous, *operands), attrs, op)
+        else:
+            part = self._convert(self._append("opaque", operands, attrs, op), wide, op)
+        return self._append("add", (*previous, part), {}, op) if previous else part
+
+    def _join(self, v: Value) -> None:
+        """Append the op that makes a result of the group from those of the chunks."""
+        op, parts = self.group.outputs[v], self.results[v]
+        if v in self.group.sums:
+            last = parts[-1]
+            if last.dtype is v.dtype:
+                self._rename(last, v)
+            else:
+                self.ops.append(Op("convert", (last,), (v,), (("dtype", v.dtype),), op.loc))
+            return
+        self.ops.append(Op("cat", tuple(parts), (v,), (("dim", self.group.values[v].dim),), op.loc))
+
+    def _rename(self, last: Value, v: Value) -> None:
+        """Let the op that computes the last sum compute `v`."""
+        (k,) = (k for k, op in enumerate(self.ops) if last in op.results)
+        self.ops[k] = replace(self.ops[k], results=(v,))
+
+    def _convert(self, v: Value, dtype: DType, op: Op) -> Value:
+        return v if v.dtype is dtype else self._append("convert", (v,), {"dtype": dtype}, op)
+
+    def _append(
+        self, kind: str, operands: tuple[Operand, ...], attrs: dict[str, Attr], like: Op
+    ) -> Value:
+        type_ = replace(infer_type(kind, operands, attrs), device=like.result.type.device)
+        result = Value(type_, self.names.fresh(like.result.name))
+        loc = like.loc
+        if loc is not None and not (self.is_first and kind == like.kind):
+            loc = replace(loc, call_count=0)
+        self.ops.append(Op(kind, operands, (result,), tuple(attrs.items()), loc))
+        return result
+
+    def _shape(self, v: Value, begin: int, end: int) -> tuple[Dim, ...]:
+        """Return the shape of a value's rows."""
+        rows = self.group.values.get(v) or self.group.sliced.get(v)
+        if rows is None:
+            return v.shape
+        extent = (end - begin) // rows.unit
+        return (*v.shape[: rows.dim], extent, *v.shape[rows.dim + 1 :])
