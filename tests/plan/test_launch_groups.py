@@ -17,7 +17,7 @@ BINDINGS = {
     1: KernelBinding(1, (), (), (True,)),
     2: KernelBinding(2, (), (), None),
     3: KernelBinding(3, (), (), (False, True), group_limit=2),
-    4: KernelBinding(4, (), (), (False, True), group_limit=2),
+    4: KernelBinding(4, (), (), (False, True), group_limit=2, aligned_sizes=(1,)),
 }
 
 
@@ -60,16 +60,16 @@ def test_launches_of_a_limited_kernel_share_one_with_as_many_of_its_own():
     places = [("a", "c"), ("b", "d"), ("a", "e"), ("b", "f")]
     launches = [f"launch 3 {x}{y}(t_{x}, t_{y})" for x, y in places]
     assert launch_order(*ALLOCATIONS, *launches) == [("ac", 0), ("bd", 0), ("ae", 1), ("bf", 1)]
-    others = [launches[0], launches[1].replace("launch 3", "launch 4")]
+    others = [launches[0], launches[1].replace("launch 3", "launch 4").replace(")", "; 7, 7)")]
     assert launch_order(*ALLOCATIONS, *others) == [("ac", None), ("bd", None)]
-    mixed = [others[0], "launch 0 one(t_b, t_d)", "launch 0 two(t_b, t_e)", others[1][:-2] + "f)"]
+    last = others[1].replace("t_d", "t_f")
+    mixed = [others[0], "launch 0 one(t_b, t_d)", "launch 0 two(t_b, t_e)", last]
     assert [group for _, group in launch_order(*ALLOCATIONS, *mixed)] == [None, 0, 0, None]
 
 
 def test_sizes_that_are_multiples_of_16_have_groups_of_their_own():
-    launches = [
-        f"launch 3 {x}(t_a, t_{x}; {n})" for x, n in zip("cdef", (32, 5, 48, 7), strict=True)
-    ]
+    pairs = zip("cdef", (32, 5, 48, 7), strict=True)
+    launches = [f"launch 4 {x}(t_a, t_{x}; {n - 1}, {n})" for x, n in pairs]
     expected = [("c", 0), ("e", 0), ("d", 1), ("f", 1)]
     assert launch_order(*ALLOCATIONS, *launches) == expected
 

@@ -1,4 +1,4 @@
-"""Run `on_fake_gpu.py` in another process: Triton decides at import whether it interprets."""
+"""Run programs on a fake GPU in another process: Triton decides at import whether it interprets."""
 
 import importlib.util
 import os
@@ -10,10 +10,11 @@ import pytest
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-def test_programs_on_a_fake_gpu():
+@pytest.mark.parametrize("name", ["on_fake_gpu.py", "graphs_on_fake_gpu.py"])
+def test_programs_on_a_fake_gpu(name: str):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [*command, "-W", "ignore::RuntimeWarning", str(Path(__file__).with_name("on_fake_gpu.py"))],
+        [*command, "-W", "ignore::RuntimeWarning", str(Path(__file__).with_name(name))],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,

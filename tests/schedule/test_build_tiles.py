@@ -10,6 +10,7 @@ from tofuse.ir.tile import GpuTarget
 from tofuse.schedule.build_tiles import build_tiles
 from tofuse.schedule.schedule_legality import Unschedulable
 
+UPDATES = {("t", "u")}
 CASES = read_cases(Path(__file__).parent / "build_tiles.txt")
 
 
@@ -17,7 +18,7 @@ CASES = read_cases(Path(__file__).parent / "build_tiles.txt")
 def test_text(case: Case, request: pytest.FixtureRequest):
     head, _, text = case.before.partition("\n")
     try:
-        found = repr(build_tiles(kernel(text), GpuTarget(int(head.split()[-1]))))
+        found = repr(build_tiles(kernel(text), GpuTarget(int(head.split()[-1])), updates=UPDATES))
     except Unschedulable as e:
         found = f"unschedulable: {e}"
     if request.config.getoption("--accept"):

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from unittest.mock import patch
 
+import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -15,6 +16,7 @@ from tests.support.capture_only import Recorder
 from tests.support.tile_runner import Libdevice, run_instances
 from tofuse.backends.triton.load import LaunchSpec, TritonModule
 from tofuse.capture.lower.convert import CapturedGraph, convert
+from tofuse.driver import compile_program
 from tofuse.driver.compile_graph import CompiledGraph
 from tofuse.driver.pipeline import compile_captured
 from tofuse.ir.graph import Value, substitute_values
@@ -115,7 +117,7 @@ class FakeGpu:
 
         return result, replay
 
-    def is_on_gpu(self, tensor: torch.Tensor) -> bool:
+    def is_on(self, tensor: torch.Tensor, device: int) -> bool:
         return True
 
     @contextmanager
@@ -202,3 +204,17 @@ class GpuRecorder(Recorder):
                 return run(args)
 
         return CompiledGraph(call)
+
+
+@pytest.fixture
+def compile_for(monkeypatch: pytest.MonkeyPatch):
+    """Return a function that compiles a program for a fake GPU, and returns it with its reports."""
+
+    def compile_program_for(gpu: FakeGpu, program: Callable[..., object], **options):
+        torch._dynamo.reset()
+        recorder = GpuRecorder(gpu, **options)
+        # a backward is compiled at its first call
+        monkeypatch.setattr(compile_program, "compile_graph", recorder.compile_graph)
+        return torch.compile(program, backend=recorder.backend, dynamic=False), recorder.reports
+
+    return compile_program_for

@@ -26,6 +26,7 @@ from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.build_tiles import build_tiles
 from tofuse.schedule.kernel_dedup import DedupedKernel, kernel_dedup, merge_gpu_kernels
 from tofuse.schedule.schedule_legality import Unschedulable
+from tofuse.schedule.split_launches import Updates
 
 NestPass = Callable[[Nest], Nest]
 
@@ -34,7 +35,8 @@ NestPass = Callable[[Nest], Nest]
 class CodegenContext:
     """The state that all regions of a partition share: the oracle, the options and the passes.
 
-    `nontemporal` are the results whose stores bypass the caches.
+    `nontemporal` are the results whose stores bypass the caches. `mutations` are pairs of an
+    argument and the new value that the program writes into it.
     """
 
     partition: Partition
@@ -42,6 +44,7 @@ class CodegenContext:
     oracle: CostOracle
     config: Config
     nest_passes: Sequence[NestPass]
+    mutations: frozenset[tuple[Value, Value]] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,13 +138,17 @@ def _generate_gpu_kernels(
         lowered.append((region, kernel, shared.arguments))
     merged = merge_gpu_kernels([kernel for _, kernel, _ in lowered])
     bounds = _size_bounds(merged)
-    emitted: dict[tuple[Kernel, str], GeneratedKernel] = {}  # by kernel and device
+    emitted: dict[tuple[Kernel, str, Updates], GeneratedKernel] = {}
     generated: list[GeneratedKernel] = []
     for (region, _, arguments), (kernel, sizes) in zip(lowered, merged, strict=True):
-        key = kernel, device_of(region.ops)
+        names = [(v, b.name) for v, b in zip(arguments, kernel.buffers, strict=True)]
+        updates = frozenset(
+            (a, b) for v, a in names for w, b in names if (v, w) in context.mutations
+        )
+        key = kernel, device_of(region.ops), updates
         try:
             if key not in emitted:
-                emitted[key] = _emit_gpu_kernel(region, kernel, bounds[kernel], context)
+                emitted[key] = _emit_gpu_kernel(region, kernel, bounds[kernel], updates, context)
         except Unschedulable as e:
             rejected[region] = str(e)
             continue
@@ -164,11 +171,16 @@ def _size_bounds(
 
 
 def _emit_gpu_kernel(
-    region: Region, kernel: Kernel, bounds: Mapping[str, int], context: CodegenContext
+    region: Region,
+    kernel: Kernel,
+    bounds: Mapping[str, int],
+    updates: Updates,
+    context: CodegenContext,
 ) -> GeneratedKernel:
     check_kernel(kernel)
     version, multiprocessors = capability(device_of(region.ops))
-    tiles = build_tiles(kernel, GpuTarget(multiprocessors, version), bounds=bounds)
+    target = GpuTarget(multiprocessors, version)
+    tiles = build_tiles(kernel, target, bounds=bounds, updates=updates)
     error = None
     try:
         source = emit_triton(tiles, exact=context.config.precision == "eager")

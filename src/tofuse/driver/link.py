@@ -17,13 +17,13 @@ from tofuse.driver.assign_executors import Assignment
 from tofuse.driver.codegen import CodegenContext, GeneratedKernel
 from tofuse.driver.load_groups import LaunchGroup
 from tofuse.driver.load_kernels import Launch, LoadedKernels
+from tofuse.driver.record_graph import graph_replay
 from tofuse.driver.verify_kernels import VerifiedKernel
 from tofuse.ir.plan import Call, Plan
 from tofuse.ir.region import Region
 from tofuse.plan.build_steps import inline_reversed_views
 from tofuse.runtime.execute import CompiledPlan, PlanCode, Tensor, load_plan, plan_code
 from tofuse.runtime.gemm_launch import GemmLauncher
-from tofuse.runtime.graph_replay import graph_replay
 from tofuse.runtime.launch import Launcher
 from tofuse.runtime.timing import Clock
 
@@ -39,6 +39,7 @@ class LinkedProgram:
     constants: Sequence[Tensor]
     library: CodeLibrary
     config: Config
+    gpu: str | None  # on which all of it runs, if it can be recorded as a CUDA graph
     generated: Sequence[GeneratedKernel]
     assigned: Mapping[Region, Assignment]
     notes: Sequence[str]
@@ -48,11 +49,15 @@ class LinkedProgram:
         """Return the program as a callable; with a clock, it times its steps."""
         (driver,) = self.library.load(PARALLEL_DRIVER, ["kernel"], store_of(self.config))
         code = self.code if clock is None else None
-        arguments = self.plan, self.launchers, driver, self.constants, self.callables
-        run = load_plan(*arguments, clock, code, self.gpu_groups)
-        if clock is not None or self.config.mode not in GRAPH_MODES:
-            return run
-        return graph_replay(run, self.plan, self.launchers, self.callables)
+
+        def load(replaced: Mapping[str, Callable[..., object]]) -> CompiledPlan:
+            callables = {**self.callables, **replaced}
+            arguments = self.plan, self.launchers, driver, self.constants, callables
+            return load_plan(*arguments, clock, code, self.gpu_groups)
+
+        if clock is not None or self.gpu is None or self.config.mode not in GRAPH_MODES:
+            return load({})
+        return graph_replay(load, self.plan, self.gpu, len(self.constants))
 
     @cached_property
     def code(self) -> PlanCode:

@@ -156,7 +156,9 @@ def _bind(g: GeneratedKernel, number: int) -> KernelBinding:
         alone = limit < 2 or not all(isinstance(n, int) for n in g.sizes)
         written = None if alone else tuple(b.role == "out" for b in g.nest.kernel.buffers)
         pairs = legal_tile_aliases(g.nest)
-        return KernelBinding(number, g.arguments, g.sizes, written, pairs, limit)
+        symbols, aligned = g.nest.kernel.symbols, g.nest.call.aligned_sizes
+        sizes = tuple(k for k, symbol in enumerate(symbols) if symbol in aligned)
+        return KernelBinding(number, g.arguments, g.sizes, written, pairs, limit, sizes)
     launch_alone = size_hint(g.nest.block_bytes) > MAX_GROUPED_WORKSPACE
     written = None if launch_alone else tuple(b.role != "in" for b in g.nest.kernel.buffers)
     return KernelBinding(number, g.arguments, g.sizes, written, legal_aliases(g.nest))

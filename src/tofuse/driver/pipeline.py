@@ -57,6 +57,7 @@ from tofuse.driver.load_groups import load_groups
 from tofuse.driver.load_kernels import load_kernels
 from tofuse.driver.oracle import CostOracle, reject_on_gpu
 from tofuse.driver.predict import predict
+from tofuse.driver.record_graph import recordable_device
 from tofuse.errors import TofuseWarning
 from tofuse.executors import executors_of
 from tofuse.fusion.concat.eliminate_concats import eliminate_concats, eliminate_stored_concats
@@ -348,6 +349,7 @@ def build_program(
     machine = measured_machine(target, config)
     executors = executors_of(config)
     context = codegen_context(part, oracle, config)
+    context = replace(context, mutations=frozenset(signature.mutations))
     assigned = assign_library_calls(part, executors, machine)
     requested, rejected = requested_kernels(part, choices, executors)
     generated, unschedulable = generate_kernels(requested, context)
@@ -381,6 +383,7 @@ def build_program(
         constants,
         library,
         config,
+        recordable_device(part.graph, plan),
         running,
         assigned,
         notes,

@@ -22,8 +22,8 @@ from tofuse.ops.reference import TO_TORCH, run_graph
 from tofuse.ops.table import OPS, Pattern
 from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.report.repro import region_graph, repro_folder, write_mismatch_repro
-from tofuse.runtime.cuda import empty_on, synchronize
-from tofuse.runtime.execute import address, with_memory
+from tofuse.runtime.cuda import CudaLauncher, empty_on, synchronize
+from tofuse.runtime.execute import address, seed_address, with_memory
 
 Sizes = Mapping[str, int]
 Inputs = Sequence[Tensor]
@@ -100,6 +100,10 @@ class VerifiedKernel:
                 offset = evaluate(memref.offset, sizes) * t.element_size()
                 addresses[memref.root] = address(t) - offset
         words = [addresses[v] for v in self.binding.arguments]
+        if isinstance(self.launch_kernel, CudaLauncher):
+            tensors = dict(zip(self.region.inputs, inputs, strict=True))
+            for k in self.launch_kernel.host_seeds:  # in GPU memory while a graph is captured
+                words[k] = seed_address(tensors[self.binding.arguments[k]])
         self.launch_kernel(*words, *[evaluate(s, sizes) for s in self.binding.sizes])
         return tuple(results.values())
 

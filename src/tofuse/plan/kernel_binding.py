@@ -15,8 +15,9 @@ class KernelBinding:
     """A kernel's number, the values that own its buffers' memory, and its sizes.
 
     `write_mask` says which buffers the kernel writes; None if the kernel must have a launch of its
-    own. `group_limit` is how many launches of this kernel may be one, but no other kernels; None if
-    there is no limit. `alias_pairs` are the buffers that may be the same memory.
+    own. `alias_pairs` are the buffers that may be the same memory. A group of a kernel with a
+    `group_limit` has at most so many launches, all of this kernel and equal in `aligned_sizes`:
+    whether the sizes at these positions are multiples of 16.
     """
 
     kernel: int
@@ -25,6 +26,7 @@ class KernelBinding:
     write_mask: tuple[bool, ...] | None
     alias_pairs: AliasPairs = ()
     group_limit: int | None = None
+    aligned_sizes: tuple[int, ...] = ()
 
     def may_alias(self, read: Value, written: Value) -> bool:
         """Whether the kernel may write one value into the memory of the other, which it reads."""

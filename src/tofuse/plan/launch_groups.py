@@ -146,10 +146,11 @@ class _Grouping:
         """Return the launches of a level that are one launch each."""
         found: dict[Hashable, list[Launch]] = {}
         for x in launches:
-            # sizes of the whole group decide whether accesses are wide
-            aligned = tuple(isinstance(n, int) and n % ALIGNED_SIZE == 0 for n in x.sizes)
-            limited = self.bindings[x.kernel].group_limit is not None
-            found.setdefault((x.kernel, aligned) if limited else None, []).append(x)
+            binding = self.bindings[x.kernel]
+            sizes = (x.sizes[k] for k in binding.aligned_sizes)
+            aligned = tuple(isinstance(n, int) and n % ALIGNED_SIZE == 0 for n in sizes)
+            key = None if binding.group_limit is None else (x.kernel, aligned)
+            found.setdefault(key, []).append(x)
         groups = []
         for members in found.values():
             most = self.bindings[members[0].kernel].group_limit or len(members)

@@ -29,6 +29,7 @@ CompileBinary = Callable[[int, "tuple[bool, ...]"], "GpuBinary"]
 AllocateTensor = Callable[..., torch.Tensor]
 LAUNCH_PARAM_KEYS = (1, 2)  # CU_LAUNCH_PARAM_BUFFER_POINTER and _BUFFER_SIZE
 ALIGNMENT = 256
+MAX_ALIGNMENTS = 16  # parameters; with more, the code for some unaligned ones aligns none
 MAX_SIZES = 64  # for which a launcher keeps the offsets of its workspaces
 SEED_WORDS = 2
 
@@ -54,7 +55,6 @@ class CudaLauncher:
         self.dtypes = {b.name: b.dtype for b in call.buffers}
         hosts = {b.name for b in call.buffers if b.role == "host"}
         self.seeds = call.seeds & hosts
-        self.reads_host_scalars = hosts != self.seeds
         self.host_seeds = tuple(k for k, name in enumerate(call.words) if name in self.seeds)
         self.workspaces: list[tuple[str, Dim]] = [
             (w.name, w.elements * w.dtype.itemsize) for w in call.workspaces
@@ -184,8 +184,10 @@ class _NestLauncher:
             return
         function = self.aligned_function
         if functools.reduce(operator.or_, self.select_alignable(packed), 0) & 15:
+            few = len(self.alignable) <= MAX_ALIGNMENTS
             pairs = enumerate(packed)
-            function = self.function(tuple(k in self.alignable and w & 15 == 0 for k, w in pairs))
+            aligned = tuple(few and k in self.alignable and w & 15 == 0 for k, w in pairs)
+            function = self.function(aligned)
         handle, threads, shared = function
         with self.lock:
             self.pack_into(self.buffer, 0, *packed)

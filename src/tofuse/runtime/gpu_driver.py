@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -64,7 +65,7 @@ class GpuDriver(Protocol):
         """Return the word of pinned memory where a kernel with a bad index stores its number."""
 
     def synchronize(self) -> None:
-        """Wait for the GPU, if torch uses one."""
+        """Wait for the current device."""
 
     def is_capturing(self) -> bool:
         """Return whether a graph captures the current stream."""
@@ -72,7 +73,7 @@ class GpuDriver(Protocol):
     def record(self, function: Callable[[], T]) -> tuple[T, Callable[[], None]]:
         """Record the launches of a function; return its result, and what replays them."""
 
-    def is_on_gpu(self, tensor: torch.Tensor) -> bool: ...
+    def is_on(self, tensor: torch.Tensor, device: int) -> bool: ...
 
 
 class CudaDriver:
@@ -84,6 +85,8 @@ class CudaDriver:
         self.library, self.cu_launch_kernel = library, library.cuLaunchKernel
         self.current_device, self.stream = get_device, get_stream
         self.flag = self._pinned_flag()
+        self.record_lock = threading.Lock()
+        self.record_streams: dict[tuple[int, int], torch.cuda.Stream] = {}
 
     def on_device(self, device: int) -> AbstractContextManager[object]:
         return torch.cuda.device(device)
@@ -135,14 +138,27 @@ class CudaDriver:
         return torch.cuda.is_current_stream_capturing()
 
     def record(self, function: Callable[[], T]) -> tuple[T, Callable[[], None]]:
-        graph = torch.cuda.CUDAGraph()
-        # other threads may allocate
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            result = function()
-        return result, graph.replay
+        """Record on a stream of our own, one for each stream: products have memory for each.
 
-    def is_on_gpu(self, tensor: torch.Tensor) -> bool:
-        return tensor.is_cuda
+        One thread records at a time. A capture that fails leaves its stream the current one, so
+        that is set again.
+        """
+        with self.record_lock:
+            before = torch.cuda.current_stream()
+            key = before.device_index, before.cuda_stream
+            if key not in self.record_streams:
+                self.record_streams[key] = torch.cuda.Stream(before.device_index)
+            graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+            stream, errors = self.record_streams[key], "thread_local"  # others may allocate
+            try:
+                with torch.cuda.graph(graph, pool, stream, capture_error_mode=errors):
+                    result = function()
+            finally:
+                torch.cuda.set_stream(before)
+            return result, graph.replay
+
+    def is_on(self, tensor: torch.Tensor, device: int) -> bool:
+        return tensor.is_cuda and tensor.device.index == device
 
     def _create_context(self) -> None:
         """Create this thread's CUDA context if there is none; while it captures, there is one."""

@@ -35,7 +35,7 @@ MADV_HUGEPAGE = 14
 
 
 class StorageOwners:
-    """The owners that a storage has now: it is free when it has no others.
+    """Notes the owners of a storage, to find out later whether it has others.
 
     Two counts tell whether anything else holds the storage: C++ owners (tensors, views, saved
     tensors), and references to the Python object that `tensor.untyped_storage()` returns.
@@ -43,12 +43,17 @@ class StorageOwners:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.storage = tensor.untyped_storage()
+        self.address = self.storage.data_ptr()
         self.cdata = storage_key(self.storage)
         self.owners = use_count(self.cdata)
         self.references = getrefcount(self.storage)
 
     def is_free(self) -> bool:
         return use_count(self.cdata) == self.owners and getrefcount(self.storage) == self.references
+
+    def is_moved(self) -> bool:
+        """Whether the storage has other memory now: it was resized, or moved to shared memory."""
+        return self.storage.data_ptr() != self.address
 
 
 class Block(StorageOwners):
@@ -58,7 +63,6 @@ class Block(StorageOwners):
         raw = torch.empty(nbytes, dtype=torch.uint8)
         super().__init__(raw)
         self.nbytes = nbytes
-        self.address = self.storage.data_ptr()
         self.handles = {torch.uint8: raw}
         _advise_huge_pages(self.address, nbytes)
         storage = self.storage
@@ -73,11 +77,11 @@ class Block(StorageOwners):
         return handle
 
     def is_unusable(self) -> bool:
-        """Whether the storage was resized, moved to shared memory, or exported to numpy.
+        """Whether the storage was moved, or exported to numpy.
 
         PyTorch does not resize a storage that numpy has seen, unlike one of a new tensor.
         """
-        return self.storage.data_ptr() != self.address or not self.storage.resizable()
+        return self.is_moved() or not self.storage.resizable()
 
 
 @dataclass(eq=False)

@@ -22,6 +22,7 @@ from tofuse.schedule.backward_slice import backward_slice
 from tofuse.schedule.choose_tiling import DEFAULT_LIMITS, TilingLimits, choose_tiling
 from tofuse.schedule.schedule_legality import Unschedulable
 from tofuse.schedule.split_launches import (
+    Updates,
     reduces_over,
     runs_once,
     separate_reductions,
@@ -35,14 +36,16 @@ def build_tiles(
     target: GpuTarget,
     limits: TilingLimits = DEFAULT_LIMITS,
     bounds: Mapping[str, int] = MappingProxyType({}),
+    updates: Updates = (),
 ) -> TileProgram:
     """Return the launches of a kernel; raise Unschedulable if it has none on this target.
 
-    `bounds` are the largest values that size symbols have, where they are known.
+    `bounds` are the largest values that size symbols have, where they are known. `updates` are
+    pairs of buffers: an argument, and the new value that the program writes into it.
     """
     nests: list[TileNest] = []
     workspaces: list[Workspace] = []
-    pending = separate_scalar_updates(kernel)
+    pending = separate_scalar_updates(kernel, updates)
     while pending:
         k = pending.pop(0)
         if len(nests) >= MAX_LAUNCHES:

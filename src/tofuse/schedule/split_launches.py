@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tofuse.ir.dims import Dim, product
@@ -113,15 +113,17 @@ def separate_reductions(kernel: Kernel, workspace_count: int) -> SplitKernel | N
     return SplitKernel(first, {}, [second], builder.result_spaces)
 
 
-def separate_scalar_updates(kernel: Kernel) -> list[Kernel]:
-    """Return the kernel; or two, of which the second computes the new values of scalars.
+Updates = Collection[tuple[str, str]]  # buffers: an argument, and its new value
 
-    All program instances read the old ones in the first launch, so that the second one may write
-    the new values in their place: the step of an optimiser.
+
+def separate_scalar_updates(kernel: Kernel, updates: Updates) -> list[Kernel]:
+    """Return the kernel; or two, of which the second computes the new values of scalar arguments.
+
+    The first launch has read the old values then. So the second may write the new ones in their
+    place, as those of an optimiser's step counter.
     """
     _, stmt_axes = iteration_axes(kernel)
     by_name: dict[str, Stmt] = {s.name: s for s in kernel.body if not isinstance(s, Store)}
-    dtypes = {b.name: b.dtype for b in kernel.buffers}
     stores = [s for s in kernel.body if isinstance(s, Store)]
     needed = {s: backward_slice([s], by_name) for s in stores}
     read = {d for s in stores if stmt_axes[s] for d in needed[s]}
@@ -130,14 +132,13 @@ def separate_scalar_updates(kernel: Kernel) -> list[Kernel]:
         if any(stmt_axes[s] or isinstance(s, Reduce) for s in needed[store]):
             return False
         loads = [s for s in needed[store] & read if isinstance(s, Load) and s.index == store.index]
-        return any(dtypes[s.buffer] is dtypes[store.buffer] for s in loads)
+        return any((s.buffer, store.buffer) in updates for s in loads)
 
-    updates = [s for s in stores if is_update(s)]
-    if not updates:
+    late = [s for s in stores if is_update(s)]
+    if not late:
         return [kernel]
-    others = [s for s in stores if s not in updates]
-    first = _extract_kernel(kernel, others, kernel.body, kernel.name)
-    return [first, _extract_kernel(kernel, updates, kernel.body, f"{kernel.name}_scalars")]
+    first = _extract_kernel(kernel, [s for s in stores if s not in late], kernel.body, kernel.name)
+    return [first, _extract_kernel(kernel, late, kernel.body, f"{kernel.name}_scalars")]
 
 
 def reduces_over(stmt: Stmt, axes: frozenset[str]) -> bool:

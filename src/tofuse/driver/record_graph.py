@@ -1,0 +1,66 @@
+"""Decide whether a program is recorded as a CUDA graph, and load it so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tofuse.ir.graph import Graph
+from tofuse.ir.plan import Call, Launch, Plan
+from tofuse.ops.reference import resolve_operator
+from tofuse.runtime.cuda import device_index
+from tofuse.runtime.execute import CompiledPlan
+from tofuse.runtime.graph_replay import GraphReplay, GraphSeeds
+
+SEED = "tofuse.seed.default"
+SEED_FUNCTION = "tofuse_seed_default"  # as the text of a plan calls it
+MIN_LAUNCHES = 2  # one launch takes no longer than the replay of a graph
+UNSAFE_TAGS = ("cudagraph_unsafe", "data_dependent_output", "dynamic_output_shape")
+Callables = Mapping[str, Callable[..., object]]
+
+
+def recordable_device(graph: Graph, plan: Plan) -> str | None:
+    """Return the GPU of a program that can be recorded; None if it cannot.
+
+    All values but seeds must be on one GPU, and sizes must be constant. PyTorch's own operators may
+    be called, if they do not read results on the CPU.
+    """
+    seeds = {op.inputs[0] for op in graph.ops if op.kind == "uniform"}
+    seeds |= {r for op in graph.ops if _is_seed(op.attrs) for r in op.results}
+    devices = {v.type.device for v in graph.values() if v not in seeds}
+    calls = {step.target for step in plan.steps if isinstance(step, Call)} - {SEED}
+    launches = {
+        k if step.group is None else f"group {step.group}"
+        for k, step in enumerate(plan.steps)
+        if isinstance(step, Launch)
+    }
+    steps = len(launches) + sum(isinstance(step, Call) for step in plan.steps)
+    if plan.symbols or steps < MIN_LAUNCHES or not all(map(_is_capturable, calls)):
+        return None
+    return devices.pop() if len(devices) == 1 and "cpu" not in devices else None
+
+
+def _is_seed(attrs: object) -> bool:
+    return isinstance(attrs, tuple) and ("target", SEED) in attrs
+
+
+def _is_capturable(target: str) -> bool:
+    """Whether PyTorch's operator can run while a graph is captured."""
+    if not target.startswith("aten."):
+        return False  # a function in Python, a collective, an operator that we know nothing of
+    tags = getattr(resolve_operator(target), "tags", ())
+    return not any(tag.name in UNSAFE_TAGS for tag in tags)
+
+
+def graph_replay(
+    load: Callable[[Callables], CompiledPlan], plan: Plan, device: str, constants: int
+) -> CompiledPlan:
+    """Return a program that replays graphs. `load` loads it, with some functions replaced.
+
+    The last parameters of the plan are `constants`, which a call does not pass.
+    """
+    seeds = GraphSeeds()
+    run = load({SEED: seeds.draw, SEED_FUNCTION: seeds.draw})
+    parameters = list(enumerate(plan.parameters))[: len(plan.parameters) - constants]
+    tensors = [k for k, p in parameters if p.strides is not None]
+    mutated = frozenset(k for k, p in parameters if p.mutated)
+    return GraphReplay(run, plan.name, tensors, mutated, device_index(device), seeds)
