@@ -92,6 +92,7 @@ MAX_OVERLAPPED_STATEMENTS = 3 * MAX_STATEMENTS  # of the body after the unroll f
 CHUNKED_BYTES = 64 << 20  # of a product that is computed in chunks: "Losses of large vocabularies"
 CHUNK_BYTES = 16 << 20  # of a chunk, at least: "Losses of large vocabularies"
 WIDE_SHARE = 2  # a value of 1/2 of a product's elements is chunked with it: not measured
+MIN_WIDENING = 8  # columns of such a product for each of its first factor: not measured
 MAX_CHUNKS = 16  # of which each has ops of its own: "Losses of large vocabularies"
 MIN_CHUNKS = 4  # fewer hold little less: "Losses of large vocabularies"
 MIN_CHUNK_ROWS = 512  # so that weights are read seldom: "Losses of large vocabularies"

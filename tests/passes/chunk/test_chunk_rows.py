@@ -142,6 +142,10 @@ def normalized_over_rows(x, w, b, t):
     return F.cross_entropy(logits(x, w).softmax(0), t.view(-1))
 
 
+def two_layers(x, w, b, t):
+    return (F.gelu(F.linear(F.gelu(F.linear(x, w, b)) @ w, w, b)) @ w).square().mean()
+
+
 @pytest.mark.parametrize("program", [returned, normalized_over_rows])
 def test_logits_that_leave_or_mix_rows_stay_whole(small_chunks, program):
     args = arguments((64,), torch.float32)
@@ -149,7 +153,13 @@ def test_logits_that_leave_or_mix_rows_stay_whole(small_chunks, program):
     assert not small_chunks
 
 
-HEAD = """graph(x: f32[{n},6], w: f32[6,30], t: i64[{n}]) {{
+def test_gradients_behind_another_layer_stay_in_the_backward(small_chunks):
+    args = arguments((64,), torch.float32)
+    forward = tofuse.explain(two_layers, executors=("aten",))(*args).graphs[0]
+    assert forward.plan.count("call aten.addmm") + forward.plan.count("call aten.mm") == 4
+
+
+HEAD = """graph(x: f32[{n},3], w: f32[3,30], t: i64[{n}]) {{
   l = opaque(x, w, target='aten.mm.default', args='$0, $1', shape=({n},30), dtype=f32) : f32[{n},30]
   m = amax(l, dims=(1,), dtype=f32) : f32[{n}]
   b = broadcast(m, shape=({n}, 30), dims=(0,)) : f32[{n},30]
@@ -158,7 +168,7 @@ HEAD = """graph(x: f32[{n},6], w: f32[6,30], t: i64[{n}]) {{
   r = reshape(e, shape=({n}, 3, 10)) : f32[{n},3,10]
   s = sum(r, dims=(1, 2), dtype=f32) : f32[{n}]
   p = permute(e, dims=(1, 0)) : f32[30,{n}]
-  g = opaque(p, x, target='aten.mm.default', args='$0, $1', shape=(30, 6), dtype=f32) : f32[30,6]
+  g = opaque(p, x, target='aten.mm.default', args='$0, $1', shape=(30, 3), dtype=f32) : f32[30,3]
   k = reshape(t, shape=({n}, 1)) : i64[{n},1]
   h = take(l, k, dims=(0, -1), wrap=False) : f32[{n},1]
   c = sum(e, dims=(0,), dtype=f32) : f32[30]
@@ -173,7 +183,7 @@ def test_chunks_compute_the_same_and_hold_less(rows: int):
     chunked = chunk_rows(graph, limits)
     verify_graph(chunked)
     assert unfused_peak(chunked) < 0.8 * unfused_peak(graph)
-    x, w = torch.randn(rows, 6), torch.randn(6, 30)
+    x, w = torch.randn(rows, 3), torch.randn(3, 30)
     inputs = dict(zip(graph.inputs, (x, w, torch.randint(30, (rows,))), strict=True))
     got, want = run_graph(chunked, inputs, {}), run_graph(graph, inputs, {})
     for v in graph.outputs:

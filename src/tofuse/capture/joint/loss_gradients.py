@@ -17,7 +17,9 @@ from torch.fx import GraphModule, Node
 
 from tofuse.capture.fx.aliases import has_side_effect
 from tofuse.capture.fx.eager_memory import backward_nodes
+from tofuse.capture.lower.lowerable import is_lowerable
 from tofuse.cost.thresholds import CHUNKED_BYTES, MIN_CHUNK_ROWS, MIN_CHUNKS, WIDE_SHARE
+from tofuse.torch_internals.operators import OpOverload
 
 aten = torch.ops.aten
 PRODUCTS = (aten.mm.default, aten.addmm.default)
@@ -72,6 +74,8 @@ def _find_head(order: list[Node], dependent: set[Node], product: Node) -> _Head 
     forward = {n for n in from_product - dependent if is_wide(n)}
     if not any(n.target in PRODUCTS for n in gradients):
         return None
+    if any(isinstance(n.target, OpOverload) and not is_lowerable(n) for n in inner):
+        return None  # a product or another library call between the loss and these gradients
     if any(n.op == "output" for v in (*forward, *wide) for n in v.users):
         return None
     if any(n not in needed for v in inner & wide for n in v.users):

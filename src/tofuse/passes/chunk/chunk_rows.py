@@ -12,9 +12,10 @@ from tofuse.cost.thresholds import (
     MAX_CHUNKS,
     MIN_CHUNK_ROWS,
     MIN_CHUNKS,
+    MIN_WIDENING,
 )
 from tofuse.ir.call_arguments import CallArguments, OperandRef
-from tofuse.ir.dims import Dim
+from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.graph import Attr, Graph, Names, Op, Operand, Value
 from tofuse.ir.types import DType
 from tofuse.ops.result_types import infer_type
@@ -42,7 +43,7 @@ def chunk_rows(graph: Graph, limits: ChunkLimits = DEFAULT_LIMITS) -> Graph:
     product whose result leaves the graph, or is mixed across rows, stays whole.
     """
     for op in graph.ops:
-        nbytes = op.result.type.nbytes if is_product(op) else 0
+        nbytes = op.result.type.nbytes if is_product(op) and _is_head(op) else 0
         if not isinstance(nbytes, int) or nbytes < max(1, limits.product_bytes):
             continue
         if op not in graph.ops or any(map(has_effect, graph.ops)):
@@ -52,6 +53,12 @@ def chunk_rows(graph: Graph, limits: ChunkLimits = DEFAULT_LIMITS) -> Graph:
         if group is not None and len(bounds) > 2:
             graph = _Chunker(graph, group).run(bounds)
     return graph
+
+
+def _is_head(product: Op) -> bool:
+    """Whether a product is much wider than its first factor, as the logits of a vocabulary."""
+    *_, a, b = product.inputs
+    return size_hint(b.shape[1]) >= MIN_WIDENING * size_hint(a.shape[1])
 
 
 def _chunk_bounds(group: RowGroup, nbytes: int, limits: ChunkLimits) -> list[int]:

@@ -155,7 +155,8 @@ class _Search:
         """Raise RowsMixed if an operand without rows has rows elsewhere, or needs the product."""
         for x in self.whole:
             producer = self.producers.get(x)
-            if x in self.sliced or (producer is not None and producer in self.dependent):
+            has_rows = x in self.sliced or x in self.values
+            if has_rows or (producer is not None and producer in self.dependent):
                 raise RowsMixed
 
     def _outputs(self) -> dict[Value, Op]:
