@@ -1,6 +1,6 @@
 """Merge kernels that differ in numbers only into one kernel with these numbers as arguments.
 
-The numbers are sizes, where tensors begin, and the streams of random generators.
+The numbers are sizes, where operands begin, and the streams of random generators.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from tofuse.ir.kernel import (
     Reduce,
     StatementMap,
     Stmt,
-    Store,
     Uniform,
     make_affine,
 )
@@ -48,7 +47,7 @@ def kernel_dedup(kernels: Sequence[tuple[Kernel, Schedule]]) -> list[DedupedKern
 def merge_gpu_kernels(kernels: Sequence[Kernel]) -> list[tuple[Kernel, tuple[Dim, ...]]]:
     """Return for each kernel one that does its work, and its size arguments.
 
-    Kernels that differ only in random streams, or in where their tensors begin, get the same
+    Kernels that differ only in random streams, or in where their operands begin, get the same
     object, and so do kernels of one axis without reductions that differ in sizes. Elsewhere the
     code for a GPU depends on sizes.
     """
@@ -137,13 +136,13 @@ def _replace_parameters_on_gpu(kernel: Kernel, replace_dim: ReplaceDim) -> Kerne
 
 
 def _replace_streams_and_offsets(kernel: Kernel, replace_dim: ReplaceDim) -> Kernel:
-    """Replace the streams, and the constants in the indices of memory."""
+    """Replace the streams, and where loads begin. Stores stay: some must be aligned."""
 
     def replaced(s: Stmt) -> Stmt:
         match s:
             case Uniform():
                 return replace(s, stream=replace_dim(s.stream))
-            case Load() | Gather() | Store():
+            case Load() | Gather():
                 return replace(s, index=make_affine(s.index.terms, replace_dim(s.index.const)))
         return s
 
