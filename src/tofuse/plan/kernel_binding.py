@@ -30,5 +30,7 @@ class KernelBinding:
 
     def may_alias(self, read: Value, written: Value) -> bool:
         """Whether the kernel may write one value into the memory of the other, which it reads."""
+        if sum(v is read for v in self.arguments) != 1:
+            return False
         pairs = ((self.arguments[i], self.arguments[j]) for i, j in self.alias_pairs)
         return any(a is read and b is written for a, b in pairs)

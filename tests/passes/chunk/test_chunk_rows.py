@@ -9,16 +9,20 @@ import torch.nn.functional as F
 
 import tofuse
 from tofuse.capture.joint.loss_gradients import loss_gradients
+from tofuse.cost.chunks import ChunkLimits
 from tofuse.driver import pipeline
 from tofuse.fusion.region_liveness import unfused_peak
 from tofuse.ir.graph import Graph
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.ops.check_graph import verify_graph
 from tofuse.ops.reference import run_graph
-from tofuse.passes.chunk.chunk_rows import ChunkLimits, chunk_rows
+from tofuse.passes.chunk.chunk_rows import chunk_rows
 from tofuse.passes.dead_code import dead_code
 
-pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+pytestmark = [
+    pytest.mark.usefixtures("fresh_dynamo"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 CLASSES, WIDTH = 300, 6
 SMALL = ChunkLimits(product_bytes=1 << 14, chunk_bytes=1 << 13, chunk_rows=4)
@@ -35,7 +39,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
             changed.append(dead_code(new))
         return new
 
-    joint = partial(loss_gradients, product_bytes=SMALL.product_bytes, product_rows=16)
+    joint = partial(loss_gradients, limits=SMALL)
     for name, old, new in (
         ("JOINT_PASSES", loss_gradients, joint),
         ("LAST_GRAPH_PASSES", chunk_rows, chunk),
@@ -131,6 +135,82 @@ def test_losses_and_gradients_are_as_in_eager(small_chunks, program, shape, dtyp
         tolerance = 2e-2 if dtype is torch.bfloat16 else 1e-5
         bound = tolerance * float(b.abs().max())
         torch.testing.assert_close(a, b, rtol=tolerance, atol=bound)
+
+
+class Clipped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.clamp(-1e-3, 1e-3)
+
+
+class Normalized(Clipped):
+    @staticmethod
+    def backward(ctx, grad):
+        return grad / grad.norm()
+
+
+class Shifted(Clipped):
+    @staticmethod
+    def backward(ctx, grad):
+        return grad + 1e-3
+
+
+class Rounded(Clipped):
+    @staticmethod
+    def backward(ctx, grad):
+        return (grad * 1024).round() / 1024
+
+
+@pytest.mark.parametrize("function", [Clipped, Normalized, Shifted, Rounded])
+def test_gradients_that_are_not_linear_stay_in_the_backward(small_chunks, function):
+    def program(x, w, b, t):
+        return F.cross_entropy(function.apply(logits(x, w, b)), t.view(-1))
+
+    args = arguments((64,), torch.float32)
+    got, want = gradients(tofuse.compile(program), args), gradients(program, args)
+    torch.testing.assert_close(got, want)
+
+
+def test_a_gradient_that_is_clipped_by_a_hook(small_chunks):
+    def program(x, w, b, t):
+        found = logits(x, w, b)
+        found.register_hook(lambda grad: grad.clamp(-1e-3, 1e-3))
+        return F.cross_entropy(found, t.view(-1))
+
+    args = arguments((64,), torch.float32)
+    torch.testing.assert_close(gradients(tofuse.compile(program), args), gradients(program, args))
+
+
+def test_no_half_precision_tensor_is_as_large_as_the_logits(small_chunks):
+    args = arguments((64,), torch.bfloat16)
+    report = tofuse.explain(plain)(*args)
+    assert small_chunks
+    assert f"[64,{CLASSES}]" not in report.graphs[0].plan
+
+
+def shifted(x, w, b, t):
+    return F.cross_entropy(logits(x, w, b)[:-1], t.view(-1)[1:])
+
+
+def exponential(x, w, b, t):
+    return plain(x, w, b, t).mul(0.1).exp()
+
+
+def transposed(x, w, b, t):
+    return F.cross_entropy((w @ x.view(-1, WIDTH).t()).t(), t.view(-1))
+
+
+@pytest.mark.parametrize("program", [shifted, exponential, transposed])
+def test_gradients_of_products_that_stay_whole_stay_in_the_backward(small_chunks, program):
+    args = arguments((64,), torch.float32)
+    report = tofuse.explain(program, executors=("aten",))(*args)
+    plan = report.graphs[0].plan
+    assert plan.count("call aten.addmm") + plan.count("call aten.mm") == 1
+    torch.testing.assert_close(gradients(tofuse.compile(program), args), gradients(program, args))
 
 
 def returned(x, w, b, t):

@@ -1,9 +1,10 @@
 """The pass that computes the gradients of a large product in the forward, for a tangent of one.
 
-A loss over a large vocabulary keeps its logits for the backward. All gradients are linear in the
-tangent of the loss, which is a scalar. So the forward computes the gradients of the product's
-factors for a tangent of one, and the backward multiplies them by the tangent: then logits are read
-in the forward only, and can be computed in chunks of rows (`passes/chunk`).
+A loss over a large vocabulary keeps its logits for the backward. Gradients are linear in the
+tangent of the loss, which is a scalar, unless a hook or a custom function is not. So the forward
+computes the gradients of the product's factors for a tangent of one, and the backward multiplies
+them by the tangent: then logits are read in the forward only, and can be computed in chunks of
+rows (`passes/chunk`).
 """
 
 from __future__ import annotations
@@ -15,11 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch.fx import GraphModule, Node
 
-from tofuse.capture.fx.aliases import has_side_effect
-from tofuse.capture.fx.eager_memory import backward_nodes
-from tofuse.capture.lower.lowerable import is_lowerable
-from tofuse.cost.thresholds import CHUNKED_BYTES, MIN_CHUNK_ROWS, MIN_CHUNKS, WIDE_SHARE
-from tofuse.torch_internals.operators import OpOverload
+from tofuse.capture.joint.head_ops import is_linear, keeps_rows
+from tofuse.cost.chunks import DEFAULT_CHUNK_LIMITS, ChunkLimits, ProductShape
+from tofuse.cost.thresholds import WIDE_SHARE
 
 aten = torch.ops.aten
 PRODUCTS = (aten.mm.default, aten.addmm.default)
@@ -27,22 +26,19 @@ PRODUCTS = (aten.mm.default, aten.addmm.default)
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
-def loss_gradients(
-    joint: GraphModule,
-    product_bytes: int = CHUNKED_BYTES,
-    product_rows: int = MIN_CHUNKS * MIN_CHUNK_ROWS,
-) -> GraphModule:
-    """Move gradients of products of at least so many bytes and rows into the forward, in place."""
-    order = list(joint.graph.nodes)
-    dependent = backward_nodes(order)
-    tangents = [n for n in order if n.op == "placeholder" and n in dependent and n.users]
-    if len(tangents) != 1 or not _is_scalar(tangents[0]):
-        return joint
-    for product in (n for n in order if n.target in PRODUCTS and n not in dependent):
-        if _nbytes(product) >= product_bytes and product.meta["val"].shape[0] >= product_rows:
-            head = _find_head(order, dependent, product)
-            if head is not None:
-                _compute_in_forward(joint, head, tangents[0])
+def loss_gradients(joint: GraphModule, limits: ChunkLimits = DEFAULT_CHUNK_LIMITS) -> GraphModule:
+    """Move the gradients of products that can be chunked into the forward, in place."""
+    products = [n for n in joint.graph.nodes if n.target in PRODUCTS and _is_large(n, limits)]
+    for product in products:
+        order = list(joint.graph.nodes)
+        placeholders = [n for n in order if n.op == "placeholder" and n.users]
+        tangents = [n for n in placeholders if "tangents" in str(n.target)]
+        dependent = _dependents(order, tangents)
+        if len(tangents) != 1 or not _is_scalar(tangents[0]):
+            return joint
+        head = None if product in dependent else _find_head(order, dependent, product)
+        if head is not None:
+            _compute_in_forward(joint, head, tangents[0])
     return joint
 
 
@@ -55,37 +51,45 @@ class _Head:
 
 
 def _find_head(order: list[Node], dependent: set[Node], product: Node) -> _Head | None:
-    """Return the head whose logits are `product`; None if wide tensors are used elsewhere."""
+    """Return the head whose logits are `product`.
+
+    None if its gradients are not linear in the tangent, if its rows are mixed, or if a wide tensor,
+    which has half of the product's elements, is used elsewhere.
+    """
     from_product = _with_rows(order, product)
+    rows = int(product.meta["val"].shape[0])
     numel = math.prod(product.meta["val"].shape) // WIDE_SHARE
 
     def is_wide(n: Node) -> bool:
         value = n.meta.get("val")
         return isinstance(value, torch.Tensor) and _numel(value) >= numel
 
-    wide = {n for n in from_product & dependent if is_wide(n)}
-    gradients = [
+    wide = {n for n in from_product if is_wide(n)}
+    gradients = {
         n
         for n in order
         if n in dependent and _ends_rows(n) and not wide.isdisjoint(n.all_input_nodes)
-    ]
-    needed = _ancestors(order, set(gradients)) & dependent
-    inner = needed - set(gradients)
-    forward = {n for n in from_product - dependent if is_wide(n)}
+    }
+    needed = _ancestors(order, gradients) & dependent
+    inner = needed - gradients
+    read = {i for n in inner for i in n.all_input_nodes} & from_product - dependent
+    users = {u for n in wide for u in n.users} - gradients
     if not any(n.target in PRODUCTS for n in gradients):
         return None
-    if any(isinstance(n.target, OpOverload) and not is_lowerable(n) for n in inner):
-        return None  # a product or another library call between the loss and these gradients
-    if any(n.op == "output" for v in (*forward, *wide) for n in v.users):
+    if not all(is_linear(n, dependent) for n in needed if n.op == "call_function"):
         return None
     if any(n not in needed for v in inner & wide for n in v.users):
         return None
+    if any(n.op == "output" or not keeps_rows(n) for n in users):
+        return None
+    if any(
+        _numel(n.meta["val"]) % rows for n in read if isinstance(n.meta.get("val"), torch.Tensor)
+    ):
+        return None  # it depends on all rows, as the loss does
     values = [v for n in needed if isinstance(v := n.meta.get("val"), torch.Tensor)]
     if any(v.is_floating_point() and v.dtype not in DTYPES for v in values):
         return None
-    if any(n.op == "call_function" and has_side_effect(n) for n in needed):
-        return None
-    return _Head(gradients, [n for n in order if n in needed])
+    return _Head([n for n in order if n in gradients], [n for n in order if n in needed])
 
 
 def _compute_in_forward(joint: GraphModule, head: _Head, tangent: Node) -> None:
@@ -125,17 +129,28 @@ def _is_scalar(tangent: Node) -> bool:
     return isinstance(value, torch.Tensor) and value.dim() == 0 and value.dtype in DTYPES
 
 
-def _nbytes(n: Node) -> int:
-    value = n.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.dtype not in DTYPES:
-        return 0
-    return _numel(value) * value.dtype.itemsize
+def _is_large(product: Node, limits: ChunkLimits) -> bool:
+    """Whether a product with its gradients would be chunked."""
+    a, b = (n.meta["val"] for n in product.all_input_nodes[-2:])
+    value, sizes = product.meta["val"], (*a.shape, b.shape[-1])
+    if value.dtype not in DTYPES or not all(isinstance(n, int) for n in sizes) or len(sizes) != 3:
+        return False
+    return limits.chunk_count(ProductShape(*sizes, value.dtype.itemsize), with_gradients=True) > 0
 
 
 def _numel(value: torch.Tensor) -> int:
     """Return the elements of a tensor; 0 if its size is symbolic."""
     sizes = [n for n in value.shape if isinstance(n, int)]
     return math.prod(sizes) if len(sizes) == value.dim() else 0
+
+
+def _dependents(order: Iterable[Node], roots: Iterable[Node]) -> set[Node]:
+    """Return the nodes that depend on the roots, and the roots."""
+    found = set(roots)
+    for n in order:
+        if n.op != "output" and not found.isdisjoint(n.all_input_nodes):
+            found.add(n)
+    return found
 
 
 def _with_rows(order: Iterable[Node], product: Node) -> set[Node]:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tofuse.analysis.alias import has_effect
-from tofuse.cost.thresholds import (
-    CHUNK_BYTES,
-    CHUNKED_BYTES,
-    MAX_CHUNKS,
-    MIN_CHUNK_ROWS,
-    MIN_CHUNKS,
-    MIN_WIDENING,
-)
+from tofuse.cost.chunks import DEFAULT_CHUNK_LIMITS, ChunkLimits, ProductShape
+from tofuse.cost.thresholds import MAX_CHUNKS, MIN_CHUNKS
 from tofuse.ir.call_arguments import CallArguments, OperandRef
-from tofuse.ir.dims import Dim, size_hint
+from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Attr, Graph, Names, Op, Operand, Value
 from tofuse.ir.types import DType
 from tofuse.ops.result_types import infer_type
@@ -23,19 +17,7 @@ from tofuse.passes.chunk.row_maps import is_product
 from tofuse.passes.chunk.rows_of_product import RowGroup, find_row_group
 
 
-@dataclass(frozen=True)
-class ChunkLimits:
-    """Bytes of a product that is chunked, and bytes and rows of a chunk, each at least so many."""
-
-    product_bytes: int = CHUNKED_BYTES
-    chunk_bytes: int = CHUNK_BYTES
-    chunk_rows: int = MIN_CHUNK_ROWS
-
-
-DEFAULT_LIMITS = ChunkLimits()
-
-
-def chunk_rows(graph: Graph, limits: ChunkLimits = DEFAULT_LIMITS) -> Graph:
+def chunk_rows(graph: Graph, limits: ChunkLimits = DEFAULT_CHUNK_LIMITS) -> Graph:
     """Return the graph with each large product computed in chunks of rows.
 
     All ops that have as many elements are computed chunk by chunk with it, so that only one chunk
@@ -43,32 +25,35 @@ def chunk_rows(graph: Graph, limits: ChunkLimits = DEFAULT_LIMITS) -> Graph:
     product whose result leaves the graph, or is mixed across rows, stays whole.
     """
     for op in graph.ops:
-        nbytes = op.result.type.nbytes if is_product(op) and _is_head(op) else 0
-        if not isinstance(nbytes, int) or nbytes < max(1, limits.product_bytes):
+        shape = _product_shape(op) if is_product(op) else None
+        if shape is None or not limits.chunk_count(shape, with_gradients=False):
             continue
         if op not in graph.ops or any(map(has_effect, graph.ops)):
             continue
         group = find_row_group(graph, op)
-        bounds = [] if group is None else _chunk_bounds(group, nbytes, limits)
-        if group is not None and len(bounds) > 2:
-            graph = _Chunker(graph, group).run(bounds)
+        if group is None:
+            continue
+        with_gradients = any(is_product(u) for u in group.inside if u.result in group.sums)
+        count = min(limits.chunk_count(shape, with_gradients), group.rows // group.unit)
+        if count >= MIN_CHUNKS:
+            graph = _Chunker(graph, group).run(_chunk_bounds(group, count))
     return graph
 
 
-def _is_head(product: Op) -> bool:
-    """Whether a product is much wider than its first factor, as the logits of a vocabulary."""
+def _product_shape(product: Op) -> ProductShape | None:
     *_, a, b = product.inputs
-    return size_hint(b.shape[1]) >= MIN_WIDENING * size_hint(a.shape[1])
+    sizes = [n for n in (*a.shape, b.shape[1]) if isinstance(n, int)]
+    if len(sizes) < 3:
+        return None
+    rows, inner, columns = sizes
+    return ProductShape(rows, inner, columns, product.result.dtype.itemsize)
 
 
-def _chunk_bounds(group: RowGroup, nbytes: int, limits: ChunkLimits) -> list[int]:
+def _chunk_bounds(group: RowGroup, count: int) -> list[int]:
     """Return the first row of each chunk, and the number of rows; equal chunks if possible."""
     blocks = group.rows // group.unit
-    most = max(1, min(MAX_CHUNKS, group.rows // limits.chunk_rows, blocks))
-    count = min(nbytes // limits.chunk_bytes, most)
-    if count < MIN_CHUNKS:
-        return []
-    equal = [n for n in range(count, min(2 * count, most) + 1) if blocks % n == 0]
+    most = min(2 * count, MAX_CHUNKS, blocks)
+    equal = [n for n in range(count, most + 1) if blocks % n == 0]
     size = -(-blocks // (equal[0] if equal else count)) * group.unit
     return [*range(0, group.rows, size), group.rows]
 
@@ -148,7 +133,7 @@ class _Chunker:
             if "shape" in attrs:
                 attrs["shape"] = self._shape(v, begin, end)
             return self._append(op.kind, operands, attrs, op)
-        previous = self.results[v][-1:]
+        previous = self.results.get(v, [])[-1:]
         wide = v.dtype.opmath
         if op.kind == "sum":
             part = self._append("sum", operands, attrs | {"dtype": wide}, op)

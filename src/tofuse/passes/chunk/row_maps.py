@@ -58,7 +58,7 @@ def result_rows(op: Op, operand: int, rows: Rows) -> Rows | None:
 def operand_rows(op: Op, operand: int, rows: Rows | None) -> Rows | None:
     """Return where an operand has the rows of the result, or None if it has none.
 
-    Of a product that is a sum over all rows, `rows` is None. Raises RowsMixed.
+    `rows` is None for a product that is a sum over all rows. Raises RowsMixed.
     """
     if OPS[op.kind].pattern is Pattern.OPAQUE or rows is None:
         return _factor_rows(op, operand, rows)

@@ -148,8 +148,8 @@ class _Search:
 
     def _is_computed_inside(self, op: Op) -> bool:
         """Whether an operand's op must be in the group: else it would need all rows in memory."""
-        wide = op.kind != "opaque" and any(map(self._is_wide, op.results))
-        return wide or op in self.dependent
+        wide = any(map(self._is_wide, (*op.results, *op.inputs)))
+        return (wide and op.kind != "opaque") or op in self.dependent
 
     def _check_whole_operands(self) -> None:
         """Raise RowsMixed if an operand without rows has rows elsewhere, or needs the product."""
