@@ -94,13 +94,20 @@ def tied(x, w, b, t):
     return plain(F.embedding(t, w) + x, w, b, t)
 
 
+def after_attention(x, w, b, t):
+    """Attention has a side effect: it may draw random numbers."""
+    q = F.pad(x.reshape(1, 1, -1, WIDTH), (0, 2))
+    hidden = F.scaled_dot_product_attention(q, q, q)[0, 0, :, :WIDTH]
+    return plain(hidden, w, b, t)
+
+
 def squares(x, w, b, t):
     return (F.gelu(F.linear(x, w, b)) @ w).square().mean()
 
 
 PROGRAMS = [
     *(plain, ignored_and_smoothed, summed_in_float32, with_z_loss, soft_capped),
-    *(with_accuracy, focal, two_heads, tied, squares),
+    *(with_accuracy, focal, two_heads, tied, after_attention, squares),
 ]
 SHAPES = [((64,), torch.float32), ((61,), torch.bfloat16), ((4, 13), torch.float64)]
 

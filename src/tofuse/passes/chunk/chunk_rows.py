@@ -28,9 +28,7 @@ def chunk_rows(graph: Graph, limits: ChunkLimits = DEFAULT_CHUNK_LIMITS) -> Grap
         shape = _product_shape(op) if is_product(op) else None
         if shape is None or not limits.chunk_count(shape, with_gradients=False):
             continue
-        if op not in graph.ops or any(map(has_effect, graph.ops)):
-            continue
-        group = find_row_group(graph, op)
+        group = find_row_group(graph, op) if op in graph.ops else None
         if group is None:
             continue
         with_gradients = any(is_product(u) for u in group.inside if u.result in group.sums)
@@ -68,6 +66,7 @@ class _Chunker:
         self.results: dict[Value, list[Value]] = {v: [] for v in group.outputs}
 
     def run(self, bounds: list[int]) -> Graph:
+        """Return the new graph; the old one if ops with side effects would change their order."""
         ops, inside = self.graph.ops, self.group.inside
         first = next(k for k, op in enumerate(ops) if op in inside)
         early = {op for k, op in enumerate(ops) if k < first or op in self.group.ancestors}
@@ -80,7 +79,10 @@ class _Chunker:
         before = [op for op in ops if op in early]
         late = inside - self.group.copied
         after = [op for op in ops if op not in early and op not in late]
-        return replace(self.graph, ops=(*before, *self.ops, *after))
+        keeps_effects = [*filter(has_effect, ops)] == [*filter(has_effect, (*before, *after))]
+        return (
+            replace(self.graph, ops=(*before, *self.ops, *after)) if keeps_effects else self.graph
+        )
 
     def _write_chunk(self, begin: int, end: int) -> None:
         """Append the ops of a chunk; they wait for all results of the chunk before."""
