@@ -211,6 +211,18 @@ def transposed(x, w, b, t):
     return F.cross_entropy((w @ x.view(-1, WIDTH).t()).t(), t.view(-1))
 
 
+def of_itself(x, w, b, t):
+    return F.cross_entropy(x @ x, t.view(-1)[:WIDTH])
+
+
+def test_a_product_of_a_tensor_with_itself(small_chunks):
+    args = arguments((WIDTH,), torch.float32)
+    args = (*args[:3], args[3] % WIDTH)
+    torch.testing.assert_close(
+        gradients(tofuse.compile(of_itself, strict=True), args), gradients(of_itself, args)
+    )
+
+
 @pytest.mark.parametrize("program", [shifted, exponential, transposed])
 def test_gradients_of_products_that_stay_whole_stay_in_the_backward(small_chunks, program):
     args = arguments((64,), torch.float32)

@@ -131,7 +131,7 @@ def _is_scalar(tangent: Node) -> bool:
 
 def _is_large(product: Node, limits: ChunkLimits) -> bool:
     """Whether a product with its gradients would be chunked."""
-    a, b = (n.meta["val"] for n in product.all_input_nodes[-2:])
+    a, b = (n.meta["val"] for n in product.args[-2:] if isinstance(n, Node))
     value, sizes = product.meta["val"], (*a.shape, b.shape[-1])
     if value.dtype not in DTYPES or not all(isinstance(n, int) for n in sizes) or len(sizes) != 3:
         return False
