@@ -2,6 +2,7 @@
 
 import pytest
 
+from tofuse.driver import record_graph
 from tofuse.driver.record_graph import recordable_device
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.parse_plan import parse_plan
@@ -51,3 +52,10 @@ def test_one_launch_is_not_recorded(steps, expected):
     graph = parse_graph("graph(x: f32[8]@cuda:0) {\n  return x\n}")
     plan = parse_plan(PLAN.replace("STEPS", "\n  ".join(steps)))
     assert recordable_device(graph, plan) == expected
+
+
+def test_nothing_is_recorded_if_no_count_shows_who_holds_a_result(monkeypatch):
+    monkeypatch.setattr(record_graph, "COUNTS_SHOW_OWNERS", False)
+    test = parse_graph("graph(x: f32[8]@cuda:0) {\n  return x\n}")
+    plan = parse_plan(PLAN.replace("STEPS", f"{LAUNCH}\n  {LAUNCH}"))
+    assert recordable_device(test, plan) is None

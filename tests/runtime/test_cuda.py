@@ -302,15 +302,16 @@ def test_layers_that_share_a_dropout_kernel_draw_masks_of_their_own():
         assert 0.45 < (masks[k] == masks[k - 1]).float().mean() < 0.55
 
 
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.SGD])
-def test_an_optimiser_step_in_place(make: Callable[..., torch.optim.Optimizer]):
+def test_an_optimiser_step_in_place(make: Callable[..., torch.optim.Optimizer], mode: str):
     weights = [torch.randn(77, 33, device="cuda") for _ in range(5)]
     steps = []
     for compiled in (False, True):
         parameters = [w.clone().requires_grad_() for w in weights]
         optimiser = make(parameters, lr=0.1, weight_decay=0.01)
-        step = tofuse.compile(optimiser.step) if compiled else optimiser.step
-        for k in range(4):
+        step = tofuse.compile(optimiser.step, mode=mode) if compiled else optimiser.step
+        for k in range(8):
             for p in parameters:
                 p.grad = p.detach().sin() * (k + 1)
             step()

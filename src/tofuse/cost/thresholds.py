@@ -93,7 +93,7 @@ CHUNKED_BYTES = 64 << 20  # of a product that is computed in chunks: "Losses of 
 CHUNK_BYTES = 16 << 20  # of a chunk, at least: "Losses of large vocabularies"
 WIDE_SHARE = 2  # a value of 1/2 of a product's elements is chunked with it: not measured
 MIN_WIDENING = 5  # columns of such a product for each of its first factor: not measured
-MAX_CHUNKS = 16  # of which each has ops of its own: "Losses of large vocabularies"
+MAX_CHUNKS = 16  # each is a copy of the ops, to compile: "Losses of large vocabularies"
 MIN_CHUNKS = 4  # fewer hold little less: "Losses of large vocabularies"
 MIN_CHUNK_ROWS = 512  # so that weights are read seldom: "Losses of large vocabularies"
 

@@ -50,14 +50,14 @@ class LinkedProgram:
         (driver,) = self.library.load(PARALLEL_DRIVER, ["kernel"], store_of(self.config))
         code = self.code if clock is None else None
 
-        def load(replaced: Mapping[str, Callable[..., object]]) -> CompiledPlan:
-            callables = {**self.callables, **replaced}
+        def load_with(functions: Mapping[str, Callable[..., object]]) -> CompiledPlan:
+            callables = {**self.callables, **functions}
             arguments = self.plan, self.launchers, driver, self.constants, callables
             return load_plan(*arguments, clock, code, self.gpu_groups)
 
         if clock is not None or self.gpu is None or self.config.mode not in GRAPH_MODES:
-            return load({})
-        return graph_replay(load, self.plan, self.gpu, len(self.constants))
+            return load_with({})
+        return graph_replay(load_with, self.plan, self.gpu, len(self.constants))
 
     @cached_property
     def code(self) -> PlanCode:

@@ -10,6 +10,7 @@ from tofuse.ops.reference import resolve_operator
 from tofuse.runtime.cuda import device_index
 from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.graph_replay import GraphReplay, GraphSeeds
+from tofuse.runtime.pool import COUNTS_SHOW_OWNERS
 
 SEED = "tofuse.seed.default"
 SEED_FUNCTION = "tofuse_seed_default"  # as the text of a plan calls it
@@ -22,8 +23,10 @@ def recordable_device(graph: Graph, plan: Plan) -> str | None:
     """Return the GPU of a program that can be recorded; None if it cannot.
 
     All values but seeds must be on one GPU, and sizes must be constant. PyTorch's own operators may
-    be called, if they do not read results on the CPU.
+    be called, if they do not read results on the CPU. Torch's counts must show who holds a result.
     """
+    if not COUNTS_SHOW_OWNERS:
+        return None
     seeds = {op.inputs[0] for op in graph.ops if op.kind == "uniform"}
     seeds |= {r for op in graph.ops if _is_seed(op.attrs) for r in op.results}
     devices = {v.type.device for v in graph.values() if v not in seeds}
@@ -54,7 +57,7 @@ def _is_capturable(target: str) -> bool:
 def graph_replay(
     load: Callable[[Callables], CompiledPlan], plan: Plan, device: str, constants: int
 ) -> CompiledPlan:
-    """Return a program that replays graphs. `load` loads it, with some functions replaced.
+    """Return a program that replays graphs. `load` loads it with the functions it is given.
 
     The last parameters of the plan are `constants`, which a call does not pass.
     """

@@ -147,8 +147,9 @@ InstanceCount = Callable[[Mapping[str, int]], int]  # from the sizes
 class GpuCall:
     """How GPU code is called: with `words`, which are addresses of `buffers`, and sizes.
 
-    Workspaces and program instances, of which each launch has an entry, follow from `symbols`, the
-    last words. `aligned_sizes` may be declared multiples of 16.
+    The last words are `symbols`. The sizes of workspaces follow from them, and so does the number
+    of program instances; `instances` has an entry for each launch. The code may be compiled for
+    `aligned_sizes` that are multiples of 16.
     """
 
     name: str

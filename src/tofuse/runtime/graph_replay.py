@@ -56,7 +56,7 @@ class GraphSeeds:
 
 @dataclass(frozen=True, eq=False)
 class _Graph:
-    """A recorded graph for arguments at fixed `places`, and others that it reads in `copies`.
+    """A recorded graph. It reads some arguments at fixed `places`, and `copies` of the others.
 
     `owners` are those of the results that the graph computes. `seeds` are drawn before a replay.
     """
@@ -79,12 +79,12 @@ class _Graph:
 class GraphReplay:
     """A compiled plan that is recorded as a graph once the places of its arguments recur.
 
-    The graph reads arguments that were in the same place in an earlier call there, and copies of
-    those that are elsewhere in each call. Calls from several threads at once, or while a graph is
-    captured, run the plan, as do calls while the results of all graphs are held.
+    The graph reads some arguments where they are: those that come back to the same place. The
+    others are copied before each replay. The plan runs instead of a graph while another thread is
+    in this program, while the user captures a graph, and while all graphs' results are held.
 
-    `tensors` are the positions of the arguments that are tensors, `mutated` of those that the plan
-    writes; all are on GPU `device`.
+    `tensors` has the positions of the arguments that are tensors. The plan writes those in
+    `mutated`. All are on GPU `device`.
     """
 
     run: CompiledPlan

@@ -79,7 +79,7 @@ class LinkedCode:
     """
 
     entries: dict[str, list[Entry]] = field(default_factory=dict)
-    # of the modules that the last `compile` made, those that no `load` has linked
+    # made by the last `compile`, and not yet linked
     compiled: dict[str, ObjectCode | CompileError] = field(default_factory=dict)
     symbols: dict[str, int] = field(default_factory=dict)
     libraries: list[llvm.ResourceTracker] = field(default_factory=list)  # keep the code alive

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from tofuse.backends.triton.device_functions import module_header
 from tofuse.backends.triton.elementwise import TRITON_TYPES
 from tofuse.backends.triton.group import choose_call, group_parameters
-from tofuse.backends.triton.index_space import IndexSpace
+from tofuse.backends.triton.index_space import MAX_INT32_INDEX, IndexSpace
 from tofuse.backends.triton.merge_sums import MergedSums, Step, merge_sums
 from tofuse.backends.triton.reduce import combine_expression, identity, reduce_line, sums_line
 from tofuse.backends.triton.statements import StatementEmitter
@@ -112,11 +112,11 @@ class _KernelEmitter:
         space, loop_tile = self.index_space, self.nest.loop_tile
         if space.needs_int64:
             self.line("pid = pid.to(tl.int64)")
-        else:  # sizes are 64 bits wide when they are passed
+        else:  # sizes are passed in 64 bits
             streams = {s.stream for s in self.nest.kernel.body if isinstance(s, Uniform)}
             in_streams = {symbol for stream in streams for symbol in symbols_of(stream)}
-            for symbol in self.nest.kernel.symbols:
-                if symbol not in in_streams:
+            for symbol, bound in self.nest.bounds.items():
+                if symbol not in in_streams and bound < MAX_INT32_INDEX:
                     self.line(f"{symbol} = {symbol}.to(tl.int32)")
         program_tiles = [t for t in self.nest.tiling.tiles if t.role in ("grid", "split")]
         for t in reversed(program_tiles):

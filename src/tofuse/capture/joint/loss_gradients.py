@@ -10,12 +10,12 @@ rows (`passes/chunk`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch.fx import GraphModule, Node
 
+from tofuse.analysis.reachability import reachable
 from tofuse.capture.joint.head_ops import is_linear, keeps_rows
 from tofuse.cost.chunks import DEFAULT_CHUNK_LIMITS, ChunkLimits, ProductShape
 from tofuse.cost.thresholds import WIDE_SHARE
@@ -33,7 +33,7 @@ def loss_gradients(joint: GraphModule, limits: ChunkLimits = DEFAULT_CHUNK_LIMIT
         order = list(joint.graph.nodes)
         placeholders = [n for n in order if n.op == "placeholder" and n.users]
         tangents = [n for n in placeholders if "tangents" in str(n.target)]
-        dependent = _dependents(order, tangents)
+        dependent = set(reachable(tangents, _dependents))
         if len(tangents) != 1 or not _is_scalar(tangents[0]):
             return joint
         head = None if product in dependent else _find_head(order, dependent, product)
@@ -56,13 +56,14 @@ def _find_head(order: list[Node], dependent: set[Node], product: Node) -> _Head 
     None if its gradients are not linear in the tangent, if its rows are mixed, or if a wide tensor,
     which has half of the product's elements, is used elsewhere.
     """
-    from_product = _with_rows(order, product)
+    from_product = set(
+        reachable([product], lambda n: [user for user in n.users if not _ends_rows(user)])
+    )
     rows = int(product.meta["val"].shape[0])
     numel = math.prod(product.meta["val"].shape) // WIDE_SHARE
 
     def is_wide(n: Node) -> bool:
-        value = n.meta.get("val")
-        return isinstance(value, torch.Tensor) and _numel(value) >= numel
+        return n.op != "output" and _numel(n.meta["val"]) >= numel
 
     wide = {n for n in from_product if is_wide(n)}
     gradients = {
@@ -70,7 +71,7 @@ def _find_head(order: list[Node], dependent: set[Node], product: Node) -> _Head 
         for n in order
         if n in dependent and _ends_rows(n) and not wide.isdisjoint(n.all_input_nodes)
     }
-    needed = _ancestors(order, gradients) & dependent
+    needed = reachable(gradients, lambda n: n.all_input_nodes).keys() & dependent
     inner = needed - gradients
     read = {i for n in inner for i in n.all_input_nodes} & from_product - dependent
     users = {u for n in wide for u in n.users} - gradients
@@ -82,12 +83,9 @@ def _find_head(order: list[Node], dependent: set[Node], product: Node) -> _Head 
         return None
     if any(n.op == "output" or not keeps_rows(n) for n in users):
         return None
-    if any(
-        _numel(n.meta["val"]) % rows for n in read if isinstance(n.meta.get("val"), torch.Tensor)
-    ):
+    if any(_numel(n.meta["val"]) % rows for n in read):
         return None  # it depends on all rows, as the loss does
-    values = [v for n in needed if isinstance(v := n.meta.get("val"), torch.Tensor)]
-    if any(v.is_floating_point() and v.dtype not in DTYPES for v in values):
+    if any(n.meta["val"].dtype not in DTYPES for n in needed):
         return None
     return _Head([n for n in order if n in gradients], [n for n in order if n in needed])
 
@@ -131,6 +129,8 @@ def _is_scalar(tangent: Node) -> bool:
 
 def _is_large(product: Node, limits: ChunkLimits) -> bool:
     """Whether a product with its gradients would be chunked."""
+    if product.kwargs:  # factors of addmm
+        return False
     a, b = (n.meta["val"] for n in product.args[-2:] if isinstance(n, Node))
     value, sizes = product.meta["val"], (*a.shape, b.shape[-1])
     if value.dtype not in DTYPES or not all(isinstance(n, int) for n in sizes) or len(sizes) != 3:
@@ -138,34 +138,14 @@ def _is_large(product: Node, limits: ChunkLimits) -> bool:
     return limits.chunk_count(ProductShape(*sizes, value.dtype.itemsize), with_gradients=True) > 0
 
 
-def _numel(value: torch.Tensor) -> int:
-    """Return the elements of a tensor; 0 if its size is symbolic."""
+def _numel(value: object) -> int:
+    """Return the elements of a tensor; 0 for other values, and if its size is symbolic."""
+    if not isinstance(value, torch.Tensor):
+        return 0
     sizes = [n for n in value.shape if isinstance(n, int)]
     return math.prod(sizes) if len(sizes) == value.dim() else 0
 
 
-def _dependents(order: Iterable[Node], roots: Iterable[Node]) -> set[Node]:
-    """Return the nodes that depend on the roots, and the roots."""
-    found = set(roots)
-    for n in order:
-        if n.op != "output" and not found.isdisjoint(n.all_input_nodes):
-            found.add(n)
-    return found
-
-
-def _with_rows(order: Iterable[Node], product: Node) -> set[Node]:
-    """Return a product and the nodes that depend on it, but none after a sum over its rows."""
-    found = {product}
-    for n in order:
-        if not _ends_rows(n) and not found.isdisjoint(n.all_input_nodes):
-            found.add(n)
-    return found
-
-
-def _ancestors(order: list[Node], goals: set[Node]) -> set[Node]:
-    """Return the nodes that the goals depend on, and the goals."""
-    found = set(goals)
-    for n in reversed(order):
-        if n in found:
-            found.update(n.all_input_nodes)
-    return found
+def _dependents(node: Node) -> list[Node]:
+    """Return the calls that read a node."""
+    return [user for user in node.users if user.op != "output"]

@@ -94,7 +94,7 @@ class _Search:
         )
 
     def _extend(self) -> None:
-        """Add ops after the group that work row by row: they fuse with those that they read."""
+        """Add later ops that work row by row, so that they fuse with the ops of the group."""
         for op in self.graph.ops:
             computed = [x for x in op.inputs if self.producers.get(x) in self.dependent]
             if op in self.inside or op.kind == "opaque" or not computed:
