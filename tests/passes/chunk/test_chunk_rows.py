@@ -101,6 +101,29 @@ def after_attention(x, w, b, t):
     return plain(hidden, w, b, t)
 
 
+def of_columns(x, w, b, t):
+    """The hidden states and the weight are stored by columns."""
+    hidden = x.reshape(-1, WIDTH).t().contiguous().t()
+    found = F.log_softmax(F.linear(hidden, w.t().contiguous().t(), b), -1)
+    return F.nll_loss(found, t.reshape(-1), ignore_index=1)
+
+
+def class_weights(x, w, b, t):
+    """The hidden states are cut, not the logits."""
+    hidden = x.reshape(-1, WIDTH)[1:]
+    return F.cross_entropy(logits(hidden, w, b), t.reshape(-1)[1:], weight=b.detach().abs())
+
+
+def hinge(x, w, b, t):
+    found = logits(x, w)
+    return F.relu(1 + found - found.gather(1, t.reshape(-1, 1))).sum(1).mean()
+
+
+def entropy(x, w, b, t):
+    p = F.softmax(logits(x, w, b), -1)
+    return (p * torch.log(p + 1e-9)).sum()
+
+
 def squares(x, w, b, t):
     return (F.gelu(F.linear(x, w, b)) @ w).square().mean()
 
@@ -108,6 +131,7 @@ def squares(x, w, b, t):
 PROGRAMS = [
     *(plain, ignored_and_smoothed, summed_in_float32, with_z_loss, soft_capped),
     *(with_accuracy, focal, two_heads, tied, after_attention, squares),
+    *(of_columns, class_weights, hinge, entropy),
 ]
 SHAPES = [((64,), torch.float32), ((61,), torch.bfloat16), ((4, 13), torch.float64)]
 
