@@ -147,6 +147,36 @@ def _fused(
 
 interpreter.interpreter_builder.create_fma = _fused
 
+
+def _dot(
+    a: interpreter.TensorHandle,
+    b: interpreter.TensorHandle,
+    total: interpreter.TensorHandle,
+    *precision: object,
+) -> interpreter.TensorHandle:
+    """Multiply matrices; the interpreter multiplies the bits of bfloat16 numbers."""
+    widths = (a.dtype.scalar, b.dtype.scalar)
+    if tl.bfloat16 not in widths:
+        return _matrix_product(a, b, total, *precision)
+    wide = [np.left_shift(x.data.astype(np.uint32), 16).view(np.float32) for x in (a, b)]
+    return interpreter.TensorHandle(np.matmul(*wide) + total.data, total.dtype.scalar)
+
+
+_matrix_product = interpreter.interpreter_builder.create_dot
+interpreter.interpreter_builder.create_dot = _dot
+
+
+def _truncate(source: interpreter.TensorHandle, target: tl.dtype) -> interpreter.TensorHandle:
+    """Round to bfloat16 as on a GPU; the interpreter cuts the bits off."""
+    if target.scalar is not tl.bfloat16 or source.dtype.scalar is not tl.float32:
+        return _plain_truncate(source, target)
+    rounded = torch.from_numpy(np.array(source.data)).to(torch.bfloat16)
+    return interpreter.TensorHandle(rounded.view(torch.uint16).numpy(), tl.bfloat16)
+
+
+_plain_truncate = interpreter.interpreter_builder.create_fp_trunc
+interpreter.interpreter_builder.create_fp_trunc = _truncate
+
 _BYTES = {
     torch.bool: torch.int8,
     torch.float8_e4m3fn: torch.uint8,

@@ -126,6 +126,14 @@ ELEMENTS_PER_WARP_OF_RESULT = 2048  # of rows that end in one result: "GPU kerne
 INSTANCES_PER_SM = 32  # that a multiprocessor holds: not measured
 WARPS_PER_SM = 64  # that a multiprocessor holds, where registers allow: not measured
 ACCUMULATOR_BYTES = 1 << 17  # of whole rows in an instance, half of the registers: "GPU kernels"
+INSTRUCTION_TILE = 16  # rows, columns and depth of a matrix instruction, at least: not measured
+CONTRACTION_TILE = 128  # rows and columns of a product's block: not measured
+MIN_CONTRACTION_TILE = 64  # where smaller blocks occupy more multiprocessors: not measured
+CONTRACTION_DEPTH_BYTES = 128  # of a row of a factor in a block, a cache line: not measured
+CONTRACTION_STAGES = 4  # blocks of the factors in flight: not measured
+CONTRACTION_ELEMENTS_PER_WARP = 2048  # of the results, 64 registers a thread: not measured
+CONTRACTION_SPLITS = 8  # program instances that share the depth of a block: not measured
+SHARED_OPERAND_ROWS = 8  # blocks of rows that consecutive instances compute: not measured
 MAX_MERGED_SUMS = 4  # sums in one reduction; each sum holds a tile in registers: not measured
 
 # -- calls ---------------------------------------------------------------------------------------

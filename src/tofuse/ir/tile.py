@@ -31,18 +31,22 @@ class Tile:
 class Tiling:
     """The tiles (the contiguous one last), warps per program instance, and splits of the loop.
 
-    `stages` is how many iterations of the loop load their operands ahead.
+    `stages` is how many iterations of the loop load their operands ahead. Consecutive program
+    instances compute `swizzle` blocks of the first tile before the next block of the second:
+    they share what they read in the L2 cache.
     """
 
     tiles: tuple[Tile, ...]
     warps: int
     splits: int = 1
     stages: int = 1
+    swizzle: int = 1
 
     def __repr__(self) -> str:
         parts = [*map(repr, self.tiles), f"warps {self.warps}"]
         parts += [f"splits {self.splits}"] if self.splits > 1 else []
-        return "; ".join(parts + ([f"stages {self.stages}"] if self.stages > 1 else []))
+        parts += [f"stages {self.stages}"] if self.stages > 1 else []
+        return "; ".join(parts + ([f"swizzle {self.swizzle}"] if self.swizzle > 1 else []))
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,23 @@ class Partial:
     best: str | None = None
 
 
+@dataclass(frozen=True)
+class Contraction:
+    """A matrix product: the sum `total` of the value `product`, of two factors.
+
+    The left factor has the rows, the right one the columns. Both are rounded to `dtype`.
+    """
+
+    total: Reduce
+    product: str
+    left: str
+    right: str
+    dtype: DType
+
+    def transposed(self) -> Contraction:
+        return replace(self, left=self.right, right=self.left)
+
+
 @dataclass(frozen=True, eq=False)
 class TileLoop:
     """Statements before a loop over `loop_tile`, its body, and the reductions it computes."""
@@ -106,6 +127,7 @@ class TileNest:
     loops: tuple[TileLoop, ...]
     partials: dict[str, Partial] = field(default_factory=dict)
     bounds: Mapping[str, int] = field(default_factory=dict)  # on size symbols, where known
+    contractions: tuple[Contraction, ...] = ()
 
     def extent(self, tile: Tile) -> Dim:
         return product(self.kernel.extent(a) for a in tile.axes)

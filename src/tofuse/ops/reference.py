@@ -235,6 +235,13 @@ def reduce_rows(kind: str, rows: Tensor, dtype: torch.dtype) -> Tensor:
     return result.to(dtype)
 
 
+def _contract(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the products of matrices, accumulated in float32 or float64 and rounded once."""
+    if dtype is a.dtype:
+        return torch.matmul(a, b)
+    return torch.matmul(a.to(_wide(a.dtype)), b.to(_wide(b.dtype))).to(dtype)
+
+
 def from_torch_dtype(dtype: torch.dtype) -> DType:
     """Return the IR's dtype of a torch dtype; OTHER for dtypes that only PyTorch handles."""
     return FROM_TORCH.get(dtype, DType.OTHER)
@@ -285,6 +292,7 @@ _RULES: dict[str, Callable[..., Tensor]] = {
     "cat": lambda *parts, dim: torch.cat(parts, dim),
     "pad": _pad,
     "take": _take,
+    "contract": _contract,
     "full": lambda value, shape, dtype: torch.full(shape, value, dtype=dtype),
     "iota": lambda start, step, shape, dtype: (start + step * torch.arange(shape[0])).to(dtype),
     "uniform": _uniform,

@@ -15,8 +15,8 @@ def infer_type(kind: str, operands: tuple[Operand, ...], attrs: dict[str, Attr])
     """Return the result's type. Raises VerifyError if operands or attributes are invalid.
 
     `slice`, `uniform`, `full`, `iota` and `opaque` carry their result's shape and dtype as the
-    attributes `shape` and `dtype`; `reshape` and `broadcast` carry `shape`; `convert` and the
-    reductions carry `dtype`.
+    attributes `shape` and `dtype`; `reshape` and `broadcast` carry `shape`; `convert`,
+    `contract` and the reductions carry `dtype`.
     """
     op = Op(kind, operands, (), tuple(attrs.items()))
     row = OPS[kind]
@@ -113,6 +113,14 @@ def _reduce(op: Op) -> TensorType:
     return TensorType(shape, _dtype(op), x.type.device)
 
 
+def _contract(op: Op) -> TensorType:
+    a, b = op.inputs
+    (*batch, m, k), (*other_batch, depth, n) = a.shape, b.shape
+    if (batch, k, a.dtype) != (other_batch, depth, b.dtype) or not a.dtype.is_float:
+        raise VerifyError(f"contract: {a.type} does not fit {b.type}")
+    return TensorType((*batch, m, n), _dtype(op), a.type.device)
+
+
 def _from_attrs(op: Op) -> TensorType:
     return TensorType(op.dims("shape"), _dtype(op))
 
@@ -136,6 +144,7 @@ _RULES: dict[Pattern, Callable[[Op], TensorType]] = {
     Pattern.CONCAT: _concat_or_pad,
     Pattern.GATHER: _gather,
     Pattern.REDUCE: _reduce,
+    Pattern.CONTRACT: _contract,
     Pattern.RANDOM: _from_attrs,
     Pattern.SOURCE: _from_attrs,
     Pattern.OPAQUE: _from_attrs,

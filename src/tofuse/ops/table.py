@@ -18,6 +18,7 @@ class Pattern(Enum):
     CONCAT = "concat"  # cat and pad: the index selects the operand
     GATHER = "gather"  # a load with a computed index
     REDUCE = "reduce"
+    CONTRACT = "contract"  # products of two operands, summed over a common dimension
     RANDOM = "random"
     SOURCE = "source"  # full and iota: no tensor operands
     OPAQUE = "opaque"  # run by PyTorch's operator
@@ -107,6 +108,9 @@ OPS: dict[str, OpDef] = {
     # dtype, or float32 for half precision.
     **_rows(Pattern.REDUCE, 1, 1, "sum prod amax amin any all"),
     **_rows(Pattern.REDUCE, 1, 3, "argmax argmin"),
+    # contract(a, b): a[..., m, k] b[..., k, n], summed over k into the attribute dtype; the leading
+    # dimensions are the same. Half precision accumulates in float32. Its operands are rounded.
+    **_rows(Pattern.CONTRACT, 2, 1, "contract"),
     # uniform(seed: i64[2]): f32 in [0, 1), attrs stream: int; element n of the *logical* result is
     # Philox-4x32-10 keyed by seed[0], counter from (n, seed[1], stream); see ops/philox.py.
     **_rows(Pattern.RANDOM, 1, 20, "uniform"),

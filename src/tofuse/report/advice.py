@@ -240,6 +240,8 @@ _TABLE = (
             Rule.DYNAMIC_REDUCTIONS,
             Rule.LARGE_REDUCTIONS,
             Rule.TOO_MANY_GROUPS,
+            Rule.DIFFERENT_PRODUCTS,
+            Rule.OTHER_LOOPS_OF_PRODUCT,
         ),
         "No kernel can be generated",
         "One of the two ops uses an operator or an access pattern that the code generator has "

@@ -20,6 +20,7 @@ from tofuse.ir.tile import (
 )
 from tofuse.schedule.backward_slice import backward_slice
 from tofuse.schedule.choose_tiling import DEFAULT_LIMITS, TilingLimits, choose_tiling
+from tofuse.schedule.contraction_tiling import contraction_tiling, find_contractions
 from tofuse.schedule.schedule_legality import Unschedulable
 from tofuse.schedule.split_launches import (
     Updates,
@@ -50,8 +51,12 @@ def build_tiles(
         k = pending.pop(0)
         if len(nests) >= MAX_LAUNCHES:
             raise Unschedulable(Rule.TOO_MANY_LAUNCHES(MAX_LAUNCHES))
+        contractions = find_contractions(k)
         try:
-            tiling = choose_tiling(k, target, limits)
+            if contractions:
+                tiling = contraction_tiling(k, contractions, target)
+            else:
+                tiling = choose_tiling(k, target, limits)
         except Unschedulable:
             separated = separate_reductions(k, len(workspaces))
             if separated is None:
@@ -61,13 +66,14 @@ def build_tiles(
             continue
         split_tile = next((t for t in tiling.tiles if t.role == "split"), None)
         if split_tile is None:
-            nests.append(TileNest(k, tiling, _tile_loops(k, tiling.tiles), bounds=bounds))
+            loops = _tile_loops(k, tiling.tiles)
+            nests.append(TileNest(k, tiling, loops, {}, bounds, contractions))
             continue
         split = split_launches(k, split_tile, tiling.splits, len(workspaces))
         workspaces += split.workspaces
         first, tiling = _restrict_tiling(k, split.first, tiling)
         loops = _tile_loops(first, tiling.tiles)
-        nests.append(TileNest(first, tiling, loops, split.partials, bounds))
+        nests.append(TileNest(first, tiling, loops, split.partials, bounds, contractions))
         pending = [*split.rest, *pending]
     return TileProgram(kernel, tuple(nests), tuple(workspaces))
 

@@ -67,7 +67,8 @@ def test_tile_program_cases(case: Case):
             check_kernel(nest.kernel)
     want = run_interpreter(program.kernel, buffers, sizes, precise=True)
     for name, t in run_tiles(program, buffers, sizes).items():
-        torch.testing.assert_close(t, want[name], rtol=2e-4, atol=2e-3)
+        rtol = 8e-3 if t.dtype is torch.bfloat16 else 2e-4  # a rounding may differ
+        torch.testing.assert_close(t, want[name], rtol=rtol, atol=2e-3)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -11,10 +11,10 @@ from collections.abc import Hashable, Iterable, Sequence
 from tofuse.backends.triton.device_functions import module_header
 from tofuse.backends.triton.elementwise import TRITON_TYPES
 from tofuse.backends.triton.group import choose_call, group_parameters
-from tofuse.backends.triton.index_space import MAX_INT32_INDEX, IndexSpace
+from tofuse.backends.triton.index_space import MAX_INT32_INDEX
 from tofuse.backends.triton.merge_sums import MergedSums, Step, merge_sums
 from tofuse.backends.triton.reduce import combine_expression, identity, reduce_line, sums_line
-from tofuse.backends.triton.statements import StatementEmitter
+from tofuse.backends.triton.sides import Sides
 from tofuse.ir.dims import symbols_of
 from tofuse.ir.kernel import Reduce, Store, Uniform
 from tofuse.ir.tile import (
@@ -83,9 +83,9 @@ def host_scalar_count(nest: TileNest, buffer: str) -> int:
 class _KernelEmitter:
     def __init__(self, nest: TileNest, exact: bool) -> None:
         self.nest = nest
-        self.index_space = IndexSpace(nest)
         self.lines: list[str] = []
-        self.statements = StatementEmitter(nest, self.index_space, self.line, exact)
+        self.sides = Sides(nest, self.line, exact)
+        self.index_space = self.sides.result.index_space
         self.depth = 1
 
     def line(self, text: str) -> None:
@@ -126,20 +126,30 @@ class _KernelEmitter:
             else:
                 self.line(f"{space.block_number(t)} = pid % ({count})")
                 self.line(f"pid = pid // ({count})")
+        if self.nest.tiling.swizzle > 1:
+            self._emit_swizzle()
         for t in self.nest.tiling.tiles:
             if t is not loop_tile:
                 start = f"{space.block_number(t)} * {t.block}" if t.role == "grid" else "0"
                 self._emit_index(t, start)
 
-    def _emit_index(self, tile: Tile, start: str) -> None:
-        """Emit the index and the mask of a tile whose block begins at `start`."""
+    def _emit_swizzle(self) -> None:
+        """Renumber the blocks of the result, so that consecutive instances share operands."""
         space = self.index_space
-        int64 = "tl.full([], 0, tl.int64) + " if space.needs_int64 else ""
-        self.line(f"{space.start(tile)} = {int64}{start}")
-        self.line(f"{space.index(tile)} = {space.arange(tile)}")
-        if space.is_masked(tile):
-            extent = space.size(self.nest.extent(tile))
-            self.line(f"{space.mask(tile)} = {space.index(tile)} < {extent}")
+        numbers = ", ".join(map(space.block_number, space.tiles))
+        counts = ", ".join(map(space.block_count, space.tiles))
+        width = self.nest.tiling.swizzle
+        self.line(f"{numbers} = tl.swizzle2d({numbers}, {counts}, {width})")
+
+    def _emit_index(self, tile: Tile, start: str) -> None:
+        """Emit the indices and masks of a tile whose block begins at `start`."""
+        int64 = "tl.full([], 0, tl.int64) + " if self.index_space.needs_int64 else ""
+        self.line(f"{self.index_space.start(tile)} = {int64}{start}")
+        for space in self.sides.spaces_with(tile):
+            self.line(f"{space.index(tile)} = {space.arange(tile)}")
+            if space.is_masked(tile):
+                extent = space.size(self.nest.extent(tile))
+                self.line(f"{space.mask(tile)} = {space.index(tile)} < {extent}")
 
     # -- loops -----------------------------------------------------------------------------------
 
@@ -185,17 +195,18 @@ class _KernelEmitter:
         elif isinstance(step, Reduce):
             self._reduce(step, suffix)
         elif isinstance(step, Store):
-            self.statements.store(step)
+            self.sides.of(step).store(step)
         else:
-            self.statements.define(step, suffix)
+            self.sides.define(step, suffix)
 
     # -- reductions ------------------------------------------------------------------------------
 
     def _reduction_operand(self, r: Reduce) -> tuple[str, str | None]:
         """Return the argument over its whole tile, identities outside extents, and positions."""
-        space, dtype = self.index_space, self._operand_dtype(r)
-        shape = space.shape(self.statements.value_axes[r.arg] | frozenset(r.over))
-        arg = self.statements.names[r.arg]
+        side, dtype = self.sides.of(r), self._operand_dtype(r)
+        space = side.index_space
+        shape = space.shape(side.value_axes[r.arg] | frozenset(r.over))
+        arg = side.names[r.arg]
         if dtype is DType.BOOL:
             arg = f"{arg}.to(tl.int32)"
         masks = space.masks(r.over)
@@ -211,7 +222,8 @@ class _KernelEmitter:
 
     def _operand_dtype(self, r: Reduce) -> DType:
         """Return the dtype of what is compared or added."""
-        return self.statements.value_dtypes[r.arg] if r.position is not None else r.dtype
+        value_dtypes = self.sides.result.value_dtypes
+        return value_dtypes[r.arg] if r.position is not None else r.dtype
 
     def _register_type(self, r: Reduce) -> str:
         dtype = self._operand_dtype(r)
@@ -236,30 +248,35 @@ class _KernelEmitter:
 
     def _sum_key(self, r: Reduce) -> Hashable | None:
         """Return what sums must share to be one reduction, or None for other reductions."""
-        if r.op != "sum" or not r.dtype.is_float:
+        if r.op != "sum" or not r.dtype.is_float or r in self.sides.contraction_of:
             return None
-        shape = self.index_space.shape(self.statements.value_axes[r.arg] | frozenset(r.over))
+        side = self.sides.of(r)
+        shape = side.index_space.shape(side.value_axes[r.arg] | frozenset(r.over))
         return frozenset(r.over), shape, r.dtype
 
     def _fold_sums(self, sums: Sequence[tuple[Reduce, str]]) -> None:
         """Reduce tiles in registers, of sums over the same axes, to their results."""
-        over = frozenset(sums[0][0].over)
-        for dimension, t in enumerate(self.index_space.tiles):
+        first = sums[0][0]
+        over = frozenset(first.over)
+        for dimension, t in enumerate(self.sides.of(first).index_space.tiles):
             if not over.isdisjoint(t.axes):
                 self.line(sums_line([name for _, name in sums], dimension))
         for r, name in sums:
             self._finish_fold(r, name)
 
     def _fold(self, r: Reduce, name: str) -> None:
-        """Reduce a tile in registers to the result."""
-        for dimension, t in enumerate(self.index_space.tiles):
+        """Reduce a tile in registers to the result; a matrix product is one already."""
+        if r in self.sides.contraction_of:
+            self.sides.rename(r.name, name)
+            return
+        for dimension, t in enumerate(self.sides.of(r).index_space.tiles):
             if not set(t.axes).isdisjoint(r.over):
                 self.line(reduce_line(r, name, dimension, self._operand_dtype(r)))
         self._finish_fold(r, name)
 
     def _finish_fold(self, r: Reduce, name: str) -> None:
         """Convert a reduced tile to the dtype of the result."""
-        self.statements.names[r.name] = name
+        self.sides.rename(r.name, name)
         if r.position is None and r.dtype is DType.BOOL:
             self.line(f"{name} = {name} != 0")
         elif r.position is None:
@@ -267,7 +284,9 @@ class _KernelEmitter:
 
     def _init_accumulator(self, r: Reduce) -> None:
         """Set the accumulator of a reduction to the identity."""
-        shape = self.index_space.shape(self.statements.statement_axes[r])
+        side = self.sides.of(r)
+        axes = side.value_axes[r.name] if r in self.sides.contraction_of else side.statement_axes[r]
+        shape = side.index_space.shape(axes)
         start = identity(r.op, self._operand_dtype(r))
         first = f"tl.full({shape}, {start}, {self._register_type(r)})"
         if r.position is None:
@@ -278,6 +297,9 @@ class _KernelEmitter:
 
     def _accumulate(self, r: Reduce) -> None:
         """Combine the current block into the accumulator of a reduction."""
+        if r in self.sides.contraction_of:
+            self.line(f"{r.name} = {self.sides.dot(self.sides.contraction_of[r])}")
+            return
         arg, position = self._reduction_operand(r)
         if position is None:
             total = combine_expression(r.op, r.name, arg, self._operand_dtype(r))
@@ -293,9 +315,10 @@ class _KernelEmitter:
         p = self.nest.partials[r.name]
         index = f"{space.block_number(loop_tile)} * {space.size(p.step)} + {space.affine(p.index)}"
         axes = frozenset(p.index.axes)
-        self.statements.write(p.buffer, index, r.name, axes, r.dtype)
+        write = self.sides.result.write
+        write(p.buffer, index, r.name, axes, r.dtype)
         if p.best is not None:
-            self.statements.write(p.best, index, f"{r.name}_best", axes, self._operand_dtype(r))
+            write(p.best, index, f"{r.name}_best", axes, self._operand_dtype(r))
 
 
 _POINTER_TYPES = {

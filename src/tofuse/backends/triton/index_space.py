@@ -12,12 +12,20 @@ MAX_INT32_INDEX = 2**31 - 2**16  # leaves room for a block past the end
 
 
 class IndexSpace:
-    """The tiles of a launch; `tiles` are its blocks' dimensions in order, others have one index."""
+    """The tiles of a launch; `tiles` are its blocks' dimensions in order, others have one index.
 
-    def __init__(self, nest: TileNest) -> None:
-        self.nest = nest
+    A launch with a matrix product has three spaces, each of two tiles. `renamed` is the tile whose
+    index has another shape here than in the other space, and so another name.
+    """
+
+    def __init__(
+        self, nest: TileNest, tiles: tuple[Tile, ...] | None = None, renamed: Tile | None = None
+    ) -> None:
+        self.nest, self.renamed = nest, renamed
         all_tiles = nest.tiling.tiles
-        self.tiles = tuple(t for t in all_tiles if t.block > 1 or t.role != "grid")
+        if tiles is None:
+            tiles = tuple(t for t in all_tiles if t.block > 1 or t.role != "grid")
+        self.tiles = tiles
         self.tile_numbers = {t: k for k, t in enumerate(all_tiles)}
         self.tile_of = {a: t for t in all_tiles for a in t.axes}
         self.needs_int64 = _needs_int64(nest)
@@ -34,7 +42,7 @@ class IndexSpace:
 
     def index(self, tile: Tile) -> str:
         """Return the variable of a tile's indices in the current block."""
-        return f"g{self.tile_numbers[tile]}"
+        return f"g{self.tile_numbers[tile]}{'t' if tile is self.renamed else ''}"
 
     def start(self, tile: Tile) -> str:
         """Return the variable of the first index of the current block."""
@@ -42,7 +50,7 @@ class IndexSpace:
 
     def mask(self, tile: Tile) -> str:
         """Return the variable that masks indices within a tile's extent."""
-        return f"m{self.tile_numbers[tile]}"
+        return f"m{self.tile_numbers[tile]}{'t' if tile is self.renamed else ''}"
 
     # -- tiles -----------------------------------------------------------------------------------
 

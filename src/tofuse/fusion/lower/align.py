@@ -193,6 +193,13 @@ def _reduce(state: Alignment, op: Op) -> Dims:
     return [axes for k, axes in enumerate(state.operand_dims(op, 0)) if k not in reduced]
 
 
+def _contract(state: Alignment, op: Op) -> Dims:
+    (*batch, m, k), (*other_batch, depth, n) = (state.operand_dims(op, side) for side in (0, 1))
+    for a, b in zip([*batch, k], [*other_batch, depth], strict=True):
+        state.atoms.unify(a, b)
+    return [*batch, m, n]
+
+
 def _random(state: Alignment, op: Op) -> Dims:
     if (op, 0) not in state.input_dims:
         raise LoweringError(Rule.SEED_FROM_KERNEL())
@@ -214,6 +221,7 @@ _RULES: dict[Pattern, Callable[[Alignment, Op], Dims]] = {
     Pattern.CONCAT: _concat,
     Pattern.GATHER: _gather,
     Pattern.REDUCE: _reduce,
+    Pattern.CONTRACT: _contract,
     Pattern.RANDOM: _random,
     Pattern.SOURCE: _source,
     Pattern.OPAQUE: _opaque,

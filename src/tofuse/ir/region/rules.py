@@ -73,6 +73,8 @@ class Rule(Enum):
         "reductions over different axes, whose more than {} elements do not fit in registers"
     )
     TOO_MANY_GROUPS = "more than four groups of axes"
+    DIFFERENT_PRODUCTS = "matrix products of different rows, columns or depth"
+    OTHER_LOOPS_OF_PRODUCT = "loops beside those of the matrix product's factors and result"
 
     # remarks
     NOT_BATCHED = "not batched: {}"
