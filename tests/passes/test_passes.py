@@ -21,14 +21,23 @@ from tofuse.ir.graph import Graph, Value, show_graph
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.ops.check_graph import check_graph
 from tofuse.ops.reference import run_graph
+from tofuse.passes.contract_products import contract_products
 from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
 CASES = [case for file in FILES for case in read_cases(file)]
+
+
+def contract_all_products(graph: Graph) -> Graph:
+    return contract_products(graph, {r for op in graph.ops for r in op.results})
+
+
 PASSES = {p.__name__: p for p in (*GRAPH_PASSES, run_graph_passes)}
+PASSES["contract_products"] = contract_all_products
 
 # These change the order of additions.
 INEXACT_PASSES = (
+    "contract_products",
     "matvec",
     "batch_branches",
     "closed_form_reductions",

@@ -10,11 +10,16 @@ import pytest
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-@pytest.mark.parametrize("name", ["on_fake_gpu.py", "graphs_on_fake_gpu.py"])
+@pytest.mark.parametrize("name", ["on", "graphs_on", "products_on"])
 def test_programs_on_a_fake_gpu(name: str):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [*command, "-W", "ignore::RuntimeWarning", str(Path(__file__).with_name(name))],
+        [
+            *command,
+            "-W",
+            "ignore::RuntimeWarning",
+            str(Path(__file__).with_name(f"{name}_fake_gpu.py")),
+        ],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,

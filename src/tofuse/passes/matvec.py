@@ -5,7 +5,8 @@ from __future__ import annotations
 from tofuse.cost.thresholds import MIN_ROWS_PER_COLUMN
 from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.graph import Graph, Op, Value
-from tofuse.passes.rewrite import OpBuilder, Replacement, Rewriter, RewriteRule, rewrite
+from tofuse.passes.product_ops import PRODUCT_OPS, ProductBuilder, is_float_product
+from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, rewrite
 
 
 def matvec(graph: Graph) -> Graph:
@@ -23,9 +24,9 @@ def matrix_vector_product(op: Op, rewriter: Rewriter) -> Replacement | None:
     if op.attr("target") not in PRODUCT_OPS or operands is None:
         return None
     *addend, x, w = operands
-    if not _is_float_product(op, operands) or not _shapes_match(x, w, op.result):
+    if not is_float_product(op, operands) or not _shapes_match(x, w, op.result):
         return None
-    builder = _ProductBuilder(op, rewriter)
+    builder = _MatvecBuilder(op, rewriter)
     if len(w.shape) == 1:
         total = builder.reduce_row(builder.widen(x), builder.widen(w))
     elif x.shape[-1] == 1:
@@ -49,16 +50,8 @@ def matrix_vector_product(op: Op, rewriter: Rewriter) -> Replacement | None:
     return builder.replacement()
 
 
-class _ProductBuilder(OpBuilder):
-    """Collect the ops that replace one product."""
-
-    def __init__(self, op: Op, rewriter: Rewriter) -> None:
-        super().__init__(op, rewriter)
-        self.dtype = op.result.dtype.opmath
-
-    def widen(self, x: Value) -> Value:
-        """Return the value in the accumulation type."""
-        return x if x.dtype is self.dtype else self.add("convert", x, dtype=self.dtype)
+class _MatvecBuilder(ProductBuilder):
+    """Collect the ops that replace a product with one column, or an outer product."""
 
     def reduce_row(self, x: Value, w: Value) -> Value:
         """Return sum(x[..., M, K] * w[..., K], k)."""
@@ -81,15 +74,6 @@ class _ProductBuilder(OpBuilder):
         dims = tuple(d for d in range(len(shape)) if d != len(shape) + dim)
         return self.add("broadcast", x, shape=shape, dims=dims)
 
-    def broadcast_to(self, x: Value, shape: tuple[Dim, ...]) -> Value:
-        """Broadcast to `shape` by PyTorch's rules: dimensions are aligned from the right."""
-        if x.shape == shape:
-            return x
-        first = len(shape) - len(x.shape)
-        dims = tuple(first + k for k, e in enumerate(x.shape) if e == shape[first + k] != 1)
-        squeezed = self.add("reshape", x, shape=tuple(shape[d] for d in dims))
-        return self.add("broadcast", squeezed, shape=shape, dims=dims)
-
 
 def _shapes_match(x: Value, w: Value, result: Value) -> bool:
     """Whether the sizes are known to match; symbolic sizes may only match by a guard."""
@@ -99,19 +83,10 @@ def _shapes_match(x: Value, w: Value, result: Value) -> bool:
     return batched and x.shape[-1] == inner and (*x.shape[:-1], *columns) == result.shape
 
 
-def _is_float_product(op: Op, operands: tuple[Value, ...]) -> bool:
-    dtypes = {v.dtype for v in operands}
-    return len(op.results) == 1 and op.result.dtype.is_float and dtypes == {op.result.dtype}
-
-
 def _is_weight_gradient(w: Value) -> bool:
     """Whether x[1,K] @ w[K,N] is likely a weight's gradient, not a layer applied to one row."""
     k, n = w.shape[-2:]
     return not isinstance(k, int) or k >= MIN_ROWS_PER_COLUMN * size_hint(n)
 
-
-PRODUCT_OPS = frozenset(
-    f"aten.{name}.default" for name in ("mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv")
-)
 
 RULES: dict[str, tuple[RewriteRule, ...]] = {"opaque": (matrix_vector_product,)}

@@ -58,7 +58,8 @@ def build_tiles(
             else:
                 tiling = choose_tiling(k, target, limits)
         except Unschedulable:
-            separated = separate_reductions(k, len(workspaces))
+            # a product before other reductions is a kernel of its own, with a smaller result
+            separated = None if contractions else separate_reductions(k, len(workspaces))
             if separated is None:
                 raise
             workspaces += separated.workspaces

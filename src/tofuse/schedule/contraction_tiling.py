@@ -60,9 +60,8 @@ def find_contractions(kernel: Kernel) -> tuple[Contraction, ...]:
         if not isinstance(left, str) or not isinstance(right, str):
             continue
         dtypes = {_factor_dtype(definitions[name]) for name in (left, right)}
-        depth = size_hint(product(kernel.extent(a) for a in total.over))
         over, lefts, rights = frozenset(total.over), value_axes[left], value_axes[right]
-        if len(dtypes) > 1 or depth < INSTRUCTION_TILE or not over <= lefts & rights:
+        if len(dtypes) > 1 or not over <= lefts & rights:
             continue
         if lefts - rights and rights - lefts:
             found.append(Contraction(total, total.arg, left, right, dtypes.pop()))

@@ -137,8 +137,9 @@ class Growth:
         self.cost_sensitive, self.unevaluated = set(), []
         for op in self.index.computing_ops_in_order():
             self._place(op)
-        for op in filter(is_concat_or_pad, self.index.graph.ops):
-            self._retry_concat(op)
+        for op in self.index.graph.ops:
+            if is_concat_or_pad(op) or op.kind == "contract":
+                self._retry_with_readers(op)
 
     def _place(self, op: Op) -> None:
         """Merge an op into the groups of its producers, those that save the most first."""
@@ -152,14 +153,15 @@ class Growth:
         for p in sorted(producers, key=gains.__getitem__, reverse=True):
             self.try_merge(p, op)
 
-    def _retry_concat(self, concat: Op) -> None:
-        """Merge a concat with its readers if they are one kernel by now.
+    def _retry_with_readers(self, op: Op) -> None:
+        """Merge an op with its readers if they are one kernel by now.
 
-        The concat then needs no memory. It needed memory when its first reader alone was placed.
+        Its result then needs no memory. It needed memory when its first reader alone was placed.
+        So a kernel may compute parts of a concat or of a matrix product that it would not store.
         """
-        readers = self.index.readers[concat.result]
+        readers = self.index.readers[op.result]
         if len(readers) > 1 and len({self.groups.group_of[u] for u in readers}) == 1:
-            self.try_merge(concat, readers[0])
+            self.try_merge(op, readers[0])
 
     def _evaluate(self, ops: Sequence[Op]) -> Evaluation:
         return self.legality.evaluator.evaluate(ops, self.index, self.rounded)

@@ -1,0 +1,48 @@
+"""Let kernels compute products that PyTorch's library computes otherwise, so that they fuse."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+
+from tofuse.ir.graph import Graph, Op, Value
+from tofuse.ir.types import DType
+from tofuse.passes.product_ops import PRODUCT_OPS, ProductBuilder, is_float_product
+from tofuse.passes.rewrite import Replacement, Rewriter, rewrite
+
+CONTRACTED_DTYPES = (DType.F32, DType.F16, DType.BF16)
+
+
+def contract_products(graph: Graph, chosen: Collection[Value]) -> Graph:
+    """Replace the products whose results are `chosen` by contractions, which fuse."""
+    return rewrite(graph, {"opaque": (partial(product_of_matrices, chosen=chosen),)})
+
+
+def is_contractible(op: Op) -> bool:
+    """Whether a library call is a product of matrices that a contraction can replace."""
+    operands = op.argument_tensors if op.attr("target") in PRODUCT_OPS else None
+    if operands is None or not is_float_product(op, operands):
+        return False
+    *_, x, w = operands
+    shapes_match = x.shape[:-2] == w.shape[:-2] and x.shape[-1:] == w.shape[-2:-1]
+    return op.result.dtype in CONTRACTED_DTYPES and len(w.shape) >= 2 and shapes_match
+
+
+def product_of_matrices(
+    op: Op, rewriter: Rewriter, *, chosen: Collection[Value]
+) -> Replacement | None:
+    """x[..., M, K] @ w[..., K, N] = contract(x, w); with an addend, add(contract(x, w), addend)
+
+    The sum of both is rounded once, as by PyTorch's operator.
+    """
+    if op.results[:1] == () or op.results[0] not in chosen or not is_contractible(op):
+        return None
+    *addend, x, w = op.argument_tensors or ()
+    builder = ProductBuilder(op, rewriter)
+    total = builder.add("contract", x, w, dtype=builder.dtype if addend else op.result.dtype)
+    if addend:
+        bias = builder.broadcast_to(builder.widen(addend[0]), op.result.shape)
+        total = builder.add("add", total, bias)
+    if total.dtype is not op.result.dtype:
+        builder.add("convert", total, dtype=op.result.dtype)
+    return builder.replacement()

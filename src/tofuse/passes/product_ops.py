@@ -1,0 +1,38 @@
+"""PyTorch's operators that are matrix products, and the ops that replace one."""
+
+from __future__ import annotations
+
+from tofuse.ir.dims import Dim
+from tofuse.ir.graph import Op, Value
+from tofuse.passes.rewrite import OpBuilder, Rewriter
+
+PRODUCT_OPS = frozenset(
+    f"aten.{name}.default" for name in ("mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv")
+)
+
+
+class ProductBuilder(OpBuilder):
+    """Collect the ops that replace one product."""
+
+    def __init__(self, op: Op, rewriter: Rewriter) -> None:
+        super().__init__(op, rewriter)
+        self.dtype = op.result.dtype.opmath
+
+    def widen(self, x: Value) -> Value:
+        """Return the value in the accumulation type."""
+        return x if x.dtype is self.dtype else self.add("convert", x, dtype=self.dtype)
+
+    def broadcast_to(self, x: Value, shape: tuple[Dim, ...]) -> Value:
+        """Broadcast to `shape` by PyTorch's rules: dimensions are aligned from the right."""
+        if x.shape == shape:
+            return x
+        first = len(shape) - len(x.shape)
+        dims = tuple(first + k for k, e in enumerate(x.shape) if e == shape[first + k] != 1)
+        squeezed = self.add("reshape", x, shape=tuple(shape[d] for d in dims))
+        return self.add("broadcast", squeezed, shape=shape, dims=dims)
+
+
+def is_float_product(op: Op, operands: tuple[Value, ...]) -> bool:
+    """Whether a product is of floats of one dtype."""
+    dtypes = {v.dtype for v in operands}
+    return len(op.results) == 1 and op.result.dtype.is_float and dtypes == {op.result.dtype}

@@ -1,0 +1,116 @@
+"""Programs whose products kernels compute, run in Triton's interpreter; see test_gpu_driver.py."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.support.fake_gpu import FakeGpu, compile_for
+from tofuse.driver import pipeline
+from tofuse.passes.contract_products import contract_products
+
+__all__ = ["compile_for"]  # a fixture
+
+pytestmark = [
+    pytest.mark.usefixtures("fresh_dynamo"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def contract_all(monkeypatch: pytest.MonkeyPatch):
+    """Let kernels compute every product, as if all had been measured to be faster there."""
+
+    def contract(graph):
+        return contract_products(graph, {r for op in graph.ops for r in op.results})
+
+    passes = (*pipeline.LAST_GRAPH_PASSES, contract)
+    monkeypatch.setattr(pipeline, "LAST_GRAPH_PASSES", passes)
+
+
+def linear_with_activation(x, w, b):
+    return F.gelu(F.linear(x, w, b))
+
+
+def norm_before(x, g, w):
+    return F.rms_norm(x, (x.shape[-1],), g) @ w.t()
+
+
+def layer_norm_before(x, g, b, w):
+    return F.relu(F.linear(F.layer_norm(x, (x.shape[-1],), g, b), w))
+
+
+def gated(x, w, v, d):
+    return x + (F.silu(x @ w) * (x @ v)) @ d
+
+
+def gate_in_one_weight(x, w):
+    a, b = (x @ w).chunk(2, -1)
+    return F.silu(a) * b
+
+
+def attention(q, k, v):
+    return F.softmax(q @ k.transpose(-1, -2) / 4, -1) @ v
+
+
+def residual(x, w, r):
+    return F.dropout((x @ w) * 0.5, 0.0) + r.t()
+
+
+def quantized_weight(x, w, scale):
+    return F.linear(x, torch.round(w * 8).to(torch.int8).to(x.dtype) * scale[:, None])
+
+
+def deep(x, w):
+    return (x.t() @ w).tanh()
+
+
+def of_images(x, w):
+    return torch.einsum("bchw,dc->bdhw", x, w).sigmoid()
+
+
+PROGRAMS = [
+    (linear_with_activation, [(37, 40), (50, 40), (50,)]),
+    (norm_before, [(3, 17, 40), (40,), (50, 40)]),
+    (layer_norm_before, [(37, 67), (67,), (67,), (50, 67)]),
+    (gated, [(37, 48), (48, 70), (48, 70), (70, 48)]),
+    (gate_in_one_weight, [(37, 48), (48, 70)]),
+    (attention, [(2, 3, 17, 16), (2, 3, 23, 16), (2, 3, 23, 16)]),
+    (residual, [(33, 20), (20, 18), (18, 33)]),
+    (quantized_weight, [(5, 64), (33, 64), (33,)]),
+    (deep, [(700, 9), (700, 11)]),
+    (of_images, [(2, 20, 5, 3), (18, 20)]),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+@pytest.mark.parametrize(("program", "shapes"), PROGRAMS, ids=lambda x: getattr(x, "__name__", ""))
+def test_training_steps_are_as_in_eager(compile_for, program: Callable[..., object], shapes, dtype):
+    generator = torch.Generator().manual_seed(2)
+    made = [torch.randn(s, generator=generator).to(dtype) for s in shapes]
+    gpu, found = FakeGpu(), []
+    compiled, reports = compile_for(gpu, program)
+    for run, wide in ((program, torch.float64), (program, dtype), (compiled, dtype)):
+        inputs = [t.to(wide, copy=True).requires_grad_() for t in made]
+        result = run(*inputs)
+        result.backward(result.detach().cos())
+        grads = [t.grad for t in inputs if t.grad is not None]  # rounding has none
+        found.append([t.double() for t in (result, *grads)])
+    for exact, eager, ours in zip(*found, strict=True):
+        error = (eager - exact).abs().max()
+        bound = torch.finfo(dtype).eps * exact.abs().max()
+        assert (ours - exact).abs().max() <= 2 * error + bound
+    assert not [note for r in reports for note in r.notes if "PyTorch" in note]
+    computed = [op for r in reports for region in r.partition.regions for op in region.ops]
+    assert any(op.kind == "contract" for op in computed)
+
+
+@pytest.mark.parametrize(("program", "shapes"), PROGRAMS, ids=lambda x: getattr(x, "__name__", ""))
+def test_inference_is_one_kernel_for_each_product(compile_for, program, shapes):
+    inputs = [torch.randn(s, generator=torch.Generator().manual_seed(4)) for s in shapes]
+    compiled, reports = compile_for(FakeGpu(), program)
+    torch.testing.assert_close(compiled(*inputs), program(*inputs), rtol=1e-4, atol=1e-4)
+    regions = reports[0].partition.regions
+    products = [[op.kind for op in region.ops].count("contract") for region in regions]
+    assert products == {gated: [2, 1], attention: [1, 1]}.get(program, [1])
