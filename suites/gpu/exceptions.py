@@ -32,9 +32,16 @@ COLUMN_SUMS = "rows of 64 columns of dropout and gelu's gradient are held in 8 w
 AT_THE_LIMIT = "ptxas spills a few bytes of a block that fills the registers there are"
 ONE_WARP = "a program instance is one warp, whose block takes more registers than for 9.0"
 UNALIGNED_ROWS = "rows of 50,257 begin at odd addresses: each element is a load, with its address"
+SUMS_OF_PRODUCTS = "the sums of a product's block fill the registers; loads ahead hide latency"
+BOTH_NORMS = "16 rows of queries and of keys fill the registers; all their loads are in flight"
 A100, B200 = 80, 100
 
 EXCEPTIONS: tuple[KnownLaunch, ...] = (
+    KnownLaunch("product*", SUMS_OF_PRODUCTS, occupancy=12),
+    KnownLaunch(
+        "product_gated/bf16/inference/0", AT_THE_LIMIT, stack=24, local=48, capability=A100
+    ),
+    KnownLaunch("qk_norm_rope/*/inference/0", BOTH_NORMS, occupancy=18),
     KnownLaunch("complex_activation/f32/inference/0", SINES, stack=32, local=320),
     KnownLaunch("complex_activation/bf16/inference/0", HALF_SINES, stack=32, local=640),
     KnownLaunch("llama_training/f32/forward/1", SINES, stack=32, local=320),

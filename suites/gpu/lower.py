@@ -18,6 +18,7 @@ from tofuse.driver.pipeline import codegen_context, fuse, optimized_graph
 from tofuse.executors import executors_of
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.tile import GpuTarget, TileProgram
+from tofuse.passes.contract_products import contract_products
 from tofuse.schedule.build_tiles import build_tiles
 
 
@@ -54,9 +55,12 @@ class CapturedKernel:
     bounds: Mapping[str, int]
 
 
-def captured_kernels(make: Callable[[], Example]) -> list[CapturedKernel]:
-    """Return the kernels of a program with their phases, in the order in which they run."""
-    return [kernel for g in capture_graphs(make) for kernel in _lower(g)]
+def captured_kernels(make: Callable[[], Example], contract: bool = False) -> list[CapturedKernel]:
+    """Return the kernels of a program with their phases, in the order in which they run.
+
+    With `contract`, they compute its matrix products.
+    """
+    return [kernel for g in capture_graphs(make) for kernel in _lower(g, contract)]
 
 
 def gpu_kernel(captured: CapturedKernel, target: GpuTarget) -> GpuKernel:
@@ -65,7 +69,7 @@ def gpu_kernel(captured: CapturedKernel, target: GpuTarget) -> GpuKernel:
     return GpuKernel(captured.phase, tiles, emit(tiles), captured.sizes)
 
 
-def _lower(graph: AtenGraph) -> list[CapturedKernel]:
+def _lower(graph: AtenGraph, contract: bool) -> list[CapturedKernel]:
     """Return the kernels that the compiler makes of a graph."""
     config = make_config({})
     captured = convert(remove_effect_tokens(graph.gm), graph.phase, memory=graph.memory)
@@ -75,6 +79,9 @@ def _lower(graph: AtenGraph) -> list[CapturedKernel]:
     assert memory is not None
     saved = frozenset(memory.saved_arguments if graph.phase == "backward" else ())
     optimized = optimized_graph(captured, graph.phase)
+    if contract:
+        results = {r for op in optimized.ops for r in op.results}
+        optimized = contract_products(optimized, results)
     part = fuse(optimized, memory.peak(graph.phase), saved, oracle, config)
     requested, _ = requested_kernels(part, {}, executors_of(config))
     generated, _ = generate_kernels(requested, codegen_context(part, oracle, config))

@@ -40,7 +40,38 @@ def programs() -> dict[str, ExampleMaker]:
         found[f"rms_norm_{width}"] = _rows(layers.rms_norm, width, 1)
     found["cross_entropy_50257"] = _vocabulary
     found["encoder_1"] = _encoder(1)
+    found["qk_norm_rope"] = _qk_norm_rope
+    found["norm_fp8"] = _norm_fp8
     return found
+
+
+def products() -> dict[str, ExampleMaker]:
+    """Return programs of matrix products, all of which kernels compute in this suite."""
+    rows, width, hidden = 4096, 2048, 4096
+    return {
+        "product_gelu": _of_shapes(
+            lambda x, w, b: F.gelu(F.linear(x, w, b)), (rows, width), (hidden, width), (hidden,)
+        ),
+        "product_gated": _of_shapes(
+            lambda x, w, v: F.silu(F.linear(x, w)) * F.linear(x, v),
+            *((rows, width), (hidden, width), (hidden, width)),
+        ),
+        "product_of_norm": _of_shapes(
+            lambda x, g, w: F.linear(F.rms_norm(x, (width,), g), w),
+            *((rows, width), (width,), (hidden, width)),
+        ),
+        "product_residual": _of_shapes(
+            lambda x, w, r: r + F.linear(x, w) * 0.5,
+            *((rows, hidden), (width, hidden), (rows, width)),
+        ),
+        "product_of_few_rows": _of_shapes(
+            lambda x, w: F.relu(F.linear(x, w)), (8, hidden), (width, hidden)
+        ),
+        "product_of_int8": _int8_weight,
+        "products_batched": _of_shapes(
+            lambda x, y: torch.bmm(x, y).tanh(), (64, 512, 128), (64, 128, 512)
+        ),
+    }
 
 
 def deep_models() -> dict[str, ExampleMaker]:
@@ -95,6 +126,48 @@ def _embedding(dtype: torch.dtype) -> Example:
     table, positions = leaf((16384, 768), dtype), leaf((128, 768), dtype)
     ids = torch.randint(16384, (64, 128))
     return layers.embed, (table, positions, leaf((768,), dtype), leaf((768,), dtype), ids), {}
+
+
+def _of_shapes(program: Callable[..., object], *shapes: tuple[int, ...]) -> ExampleMaker:
+    """Return the maker of an inference program on tensors of these shapes."""
+    return lambda dtype: (program, tuple(torch.randn(s).to(dtype) for s in shapes), {})
+
+
+def _int8_weight(dtype: torch.dtype) -> Example:
+    def program(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
+        return F.linear(x, w.to(x.dtype) * scale[:, None])
+
+    weight = torch.randint(-128, 127, (4096, 4096), dtype=torch.int8)
+    return program, (torch.randn(16, 4096).to(dtype), weight, torch.randn(4096).to(dtype)), {}
+
+
+def _qk_norm_rope(dtype: torch.dtype) -> Example:
+    """Norms of the heads of queries and keys, and their rotation by position."""
+
+    def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        a, b = x.chunk(2, -1)
+        return x * cos[:, None] + torch.cat([-b, a], -1) * sin[:, None]
+
+    def program(qkv: Tensor, g: Tensor, h: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+        q, k, v = qkv.unbind(2)
+        q, k = (F.rms_norm(x, (128,), weight) for x, weight in ((q, g), (k, h)))
+        return rotate(q, cos, sin), rotate(k, cos, sin), v
+
+    shapes = ((8, 1024, 3, 16, 128), (128,), (128,), (1024, 128), (1024, 128))
+    return program, tuple(torch.randn(s).to(dtype) for s in shapes), {}
+
+
+def _norm_fp8(dtype: torch.dtype) -> Example:
+    """A residual and its norm, quantized to fp8 with a scale for each row."""
+
+    def program(x: Tensor, r: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+        total = x + r
+        y = F.rms_norm(total, (4096,), g).float()
+        scale = y.abs().amax(-1, keepdim=True).clamp(min=1e-12) / 448
+        return total, (y / scale).clamp(-448, 448).to(torch.float8_e4m3fn), scale
+
+    shapes = ((8192, 4096), (8192, 4096), (4096,))
+    return program, tuple(torch.randn(s).to(dtype) for s in shapes), {}
 
 
 def _transpose(x: Tensor) -> Tensor:

@@ -86,7 +86,9 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
 @pytest.mark.parametrize(("program", "shapes"), PROGRAMS, ids=lambda x: getattr(x, "__name__", ""))
-def test_training_steps_are_as_in_eager(compile_for, program: Callable[..., object], shapes, dtype):
+def test_training_steps_are_as_in_eager(
+    compile_for, program: Callable[..., torch.Tensor], shapes, dtype
+):
     generator = torch.Generator().manual_seed(2)
     made = [torch.randn(s, generator=generator).to(dtype) for s in shapes]
     gpu, found = FakeGpu(), []

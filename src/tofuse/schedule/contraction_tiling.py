@@ -12,8 +12,10 @@ from tofuse.cost.thresholds import (
     CONTRACTION_STAGES,
     CONTRACTION_TILE,
     INSTRUCTION_TILE,
+    MIN_CONTRACTION_STAGES,
     MIN_CONTRACTION_TILE,
     SHARED_OPERAND_ROWS,
+    SPARE_SHARED_BYTES,
 )
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.kernel import Compute, Kernel, Reduce, Stmt, Store, iteration_axes
@@ -118,7 +120,7 @@ def contraction_tiling(
     deep = max(INSTRUCTION_TILE, CONTRACTION_DEPTH_BYTES // itemsize)
     deep = min(deep, _power_of_2(depth))
     loaded = deep * (sides[0] + len(contractions) * sides[1]) * itemsize
-    stages = max(1, min(CONTRACTION_STAGES, target.shared_bytes // 2 // loaded))
+    stages = _stages(loaded, target)
     programs = batch * -(-rows // sides[0]) * -(-columns // sides[1])
     splits = _splits(kernel, contractions, programs, depth // deep, target)
     tiles = [
@@ -176,6 +178,16 @@ def _block_sides(
         else:
             block_rows //= 2
     return block_rows, block_columns
+
+
+def _stages(nbytes: int, target: GpuTarget) -> int:
+    """Return how many blocks of so many bytes are in flight.
+
+    That is what half of the shared memory holds, for two instances; or a few in all of it for one.
+    """
+    most = (target.shared_bytes - SPARE_SHARED_BYTES) // nbytes
+    few = min(MIN_CONTRACTION_STAGES, most)
+    return max(1, few, min(CONTRACTION_STAGES, target.shared_bytes // 2 // nbytes))
 
 
 def _splits(
