@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from tests.support.fake_gpu import FakeGpu, compile_for
-from tofuse.driver import pipeline
+from tofuse.driver import choose_products, pipeline
+from tofuse.driver.choose_products import IN_KERNEL, IN_LIBRARY
 from tofuse.passes.contract_products import contract_products
 
 __all__ = ["compile_for"]  # a fixture
@@ -18,7 +19,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def contract_all(monkeypatch: pytest.MonkeyPatch):
     """Let kernels compute every product, as if all had been measured to be faster there."""
 
@@ -84,6 +85,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.usefixtures("contract_all")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
 @pytest.mark.parametrize(("program", "shapes"), PROGRAMS, ids=lambda x: getattr(x, "__name__", ""))
 def test_training_steps_are_as_in_eager(
@@ -108,6 +110,7 @@ def test_training_steps_are_as_in_eager(
     assert any(op.kind == "contract" for op in computed)
 
 
+@pytest.mark.usefixtures("contract_all")
 @pytest.mark.parametrize(("program", "shapes"), PROGRAMS, ids=lambda x: getattr(x, "__name__", ""))
 def test_inference_is_one_kernel_for_each_product(compile_for, program, shapes):
     inputs = [torch.randn(s, generator=torch.Generator().manual_seed(4)) for s in shapes]
@@ -116,3 +119,38 @@ def test_inference_is_one_kernel_for_each_product(compile_for, program, shapes):
     regions = reports[0].partition.regions
     products = [[op.kind for op in region.ops].count("contract") for region in regions]
     assert products == {gated: [2, 1], attention: [1, 1]}.get(program, [1])
+
+
+def layers(x, g, w, v):
+    for _ in range(3):
+        x = x + F.silu(F.rms_norm(x, (48,), g) @ w) @ v
+    return x
+
+
+def layers_with_copies(x, g, w, v):
+    return torch.cat([layers(x, g, w, v), x.t() @ x], 0).softmax(-1)
+
+
+@pytest.mark.parametrize("place", [IN_KERNEL, IN_LIBRARY])
+@pytest.mark.parametrize("program", [layers, layers_with_copies])
+def test_a_product_is_computed_where_it_was_faster(compile_for, monkeypatch, place, program):
+    texts: list[str] = []
+
+    def choose(candidates, key, store):
+        """Run all candidates, compare them, and choose one."""
+        results = [build()() for _, build in candidates]
+        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+        texts.append(key[-1])
+        return next(choice for choice, _ in candidates if choice.kind == place)
+
+    monkeypatch.setattr(choose_products, "choose", choose)
+    gpu = FakeGpu()
+    compiled, reports = compile_for(gpu, program, tune="measure")
+    inputs = [torch.randn(s) for s in ((48, 48), (48,), (48, 70), (70, 48))]
+    torch.testing.assert_close(compiled(*inputs), program(*inputs), rtol=1e-4, atol=1e-4)
+    kinds = [op.kind for region in reports[0].partition.regions for op in region.ops]
+    assert (kinds.count("contract") >= 4) == (place == IN_KERNEL)
+    assert (kinds.count("opaque") >= 4) == (place == IN_LIBRARY)
+    assert len(set(texts)) < len(texts), "layers that are alike have one text"
+    notes = [note for note in reports[0].notes if "is computed by" in note]
+    assert len(notes) == len({*notes}) >= 4

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import track
@@ -71,7 +72,13 @@ class Choice:
         return f"measured: {fastest} {us:.4g} us{named}{rest}"
 
 
-BuildProgram = Callable[[Partition, CallSignature, Mapping[Region, Choice], Config], CompiledPlan]
+class Linked(Protocol):
+    """A program that can be loaded, without a clock."""
+
+    def load(self, clock: None) -> CompiledPlan: ...
+
+
+BuildProgram = Callable[[Partition, CallSignature, Mapping[Region, Choice], Config], Linked]
 # a choice, and a function that builds it; it returns None if the candidate cannot be built
 Candidate = tuple[Choice, Callable[[], "TimedCall | None"]]
 
@@ -83,7 +90,7 @@ def measured_choices(context: CodegenContext, build_program: BuildProgram) -> di
     """
     part, config = context.partition, context.config
     kernels = [r for r in part.regions if not r.library]
-    regions = [r for r in kernels if device_of(r.ops) == "cpu" and _is_static(r)]
+    regions = [r for r in kernels if device_of(r.ops) == "cpu" and is_static(r)]
     key = (repr(context.oracle.target), config.precision, *config.executors)
     store = store_of(config)
     choices: dict[Region, Choice] = {}
@@ -152,7 +159,7 @@ def _candidates(context: CodegenContext, build_program: BuildProgram) -> Iterato
         def build() -> TimedCall | None:
             try:
                 split, choices = apply_choices(part, {region: choice})
-                run = build_program(split, signature, choices, strict)
+                run = build_program(split, signature, choices, strict).load(None)
             except TofuseError:
                 return None
             return lambda: run([*inputs])
@@ -195,7 +202,8 @@ def _best_cut(region: Region, context: CodegenContext, machine: Machine) -> int:
     return best_cut
 
 
-def _is_static(region: Region) -> bool:
+def is_static(region: Region) -> bool:
+    """Whether all sizes and strides of a region's arguments and results are numbers."""
     values = (*region.inputs, *region.outputs)
     return not any(symbols_of(d) for v in values for d in (*v.shape, *v.layout))
 

@@ -39,7 +39,7 @@ from tofuse.driver.assign_executors import (
     requested_kernels,
     unsupported_on_gpu,
 )
-from tofuse.driver.autotune import Choice, apply_choices, measured_choices
+from tofuse.driver.autotune import Choice
 from tofuse.driver.call_signature import call_signature, caller_outputs
 from tofuse.driver.codegen import (
     CodegenContext,
@@ -58,6 +58,7 @@ from tofuse.driver.load_kernels import load_kernels
 from tofuse.driver.oracle import CostOracle, reject_on_gpu
 from tofuse.driver.predict import predict
 from tofuse.driver.record_graph import recordable_device
+from tofuse.driver.tune_partition import TunedPartition, tune_partition
 from tofuse.errors import TofuseWarning
 from tofuse.executors import executors_of
 from tofuse.fusion.concat.eliminate_concats import eliminate_concats, eliminate_stored_concats
@@ -232,25 +233,23 @@ def compile_captured(
     limit = unfused_peak(graph, saved) if captured.symbols else memory.peak(phase)
     target = compile_context.target(thread_count())
     oracle = CostOracle(target, assumed_machine(target, config))
-    part = fuse(graph, None if _has_derived_sizes(captured) else limit, saved, oracle, config)
+    limited = None if _has_derived_sizes(captured) else limit
+    fuse_part = partial(fuse, limit=None, saved=frozenset(), oracle=oracle, config=config)
+    fuse_whole = partial(fuse_part, limit=limited, saved=saved)
+    part = fuse_whole(graph)
     log.finish_stage("partition")
 
-    constants = [t for _, t in captured.constants]
-    choices: Mapping[Region, Choice] = {}
+    constants, library = [t for _, t in captured.constants], compile_context.library
+    tuned = TunedPartition(part, {})
     if config.tune == "measure":
-        choices = measured_choices(
-            codegen_context(part, oracle, config),
-            lambda part, signature, choices, config: build_program(
-                part, signature, choices, config, (), oracle, compile_context.library
-            ).load(None),
-        )
-    part, choices = apply_choices(part, choices)
-    if choices:
+        build = partial(build_program, constants=(), oracle=oracle, library=library)
+        context = codegen_context(part, oracle, config)
+        tuned = tune_partition(graph, context, fuse_part, fuse_whole, build)
         log.finish_stage("measured choice")
+    part, choices = tuned.partition, tuned.choices
     log.log_text("regions", lambda: show_partition(part))
 
     signature = replace(call_signature(captured, part.graph, phase), saved=saved)
-    library = compile_context.library
     program = build_program(
         part, signature, choices, config, constants, oracle, library, log.finish_stage
     )
@@ -266,7 +265,7 @@ def compile_captured(
     remarks = missed_batching_remarks(captured.graph, graph)
     explained = replace(part, verdicts=(*part.verdicts, *remarks))
     report = graph_report(phase, captured.graph, explained, program, log.spans)
-    report = replace(report, notes=(*captured.notes, *report.notes, *missing_notes()))
+    report = replace(report, notes=(*captured.notes, *tuned.notes, *report.notes, *missing_notes()))
     clock = compile_context.report(add_memory(report, memory, limit))
     return program.load(clock), program.artifact
 

@@ -1,0 +1,107 @@
+"""Choose the matrix products that kernels compute, by timing each with the kernels around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from tofuse.analysis.alias import is_view
+from tofuse.cache.store import Store
+from tofuse.driver.autotune import Choice, choose, is_static
+from tofuse.ir.graph import Graph, Op, Value, device_of, show_graph, substitute_values
+from tofuse.ir.region import Partition, Region
+from tofuse.passes.contract_products import contract_products, is_contractible
+from tofuse.report.repro import region_graph
+from tofuse.runtime.timing import TimedCall
+
+IN_LIBRARY, IN_KERNEL = "library", "kernel"
+BuildGraph = Callable[[Graph], "TimedCall | None"]  # None if the graph cannot be built
+
+
+def measured_products(
+    part: Partition, build: BuildGraph, key: Sequence[str], store: Store
+) -> dict[Value, Choice]:
+    """Return the choice for the result of each product on a GPU that has kernels around it.
+
+    A product competes with its neighbour: as a library call beside a kernel, and as one kernel
+    of both. Choices stored on disk are not measured again.
+    """
+    choices: dict[Value, Choice] = {}
+    users, producers = part.graph.users(), part.graph.producers()
+    for kernel, neighbours in _neighbours(part):
+        in_kernels = {v for v, choice in choices.items() if choice.kind == IN_KERNEL}
+        products = [r for r in neighbours if r.ops[0].result not in in_kernels]
+        results = {r.ops[0].result for r in products}
+        if not products:
+            continue
+        ops = _with_views([kernel, *products], part.graph, producers)
+        region = Region("product", ops, _escaping(ops, part.graph, users))
+        graph = region_graph(region, part.aliases.memrefs)
+        renamed = {v: replace(v, name=f"v{k}") for k, v in enumerate(graph.values())}
+        graph = _anonymous(substitute_values(graph, renamed))
+        contracted = contract_products(graph, {renamed[v] for v in results})
+        candidates = [
+            (Choice(IN_LIBRARY), partial(build, graph)),
+            (Choice(IN_KERNEL), partial(build, contracted)),
+        ]
+        choice = choose(candidates, (*key, show_graph(graph)), store)
+        choices |= dict.fromkeys(results, choice)
+    return choices
+
+
+def product_notes(choices: dict[Value, Choice]) -> list[str]:
+    """Return a note on each product that was measured."""
+    where = {IN_LIBRARY: "PyTorch's library", IN_KERNEL: "a kernel"}
+    return [f"{v.name} is computed by {where[c.kind]}: {c.why}" for v, c in choices.items()]
+
+
+def _neighbours(part: Partition) -> Iterator[tuple[Region, tuple[Region, ...]]]:
+    """Yield the kernels on a GPU with the products that each reads; then those that read it."""
+    made_by = {v: r for r in part.regions for op in r.ops for v in op.results}
+
+    def maker(v: Value) -> Region | None:
+        return made_by.get(part.aliases.view_chain(v)[-1])
+
+    products = [r for r in part.regions if _is_product(r)]
+    for kernel in (r for r in part.regions if not r.library):
+        if device_of(kernel.ops) == "cpu" or not is_static(kernel):
+            continue
+        read = {maker(v) for v in kernel.inputs}
+        before = tuple(r for r in products if r in read)
+        after = tuple(r for r in products if any(maker(v) is kernel for v in r.inputs))
+        yield from ((kernel, found) for found in (before, after) if found)
+
+
+def _is_product(region: Region) -> bool:
+    """Whether a region is a library call that a kernel could compute."""
+    (first, *_) = region.ops
+    return region.library and is_contractible(first) and is_static(region)
+
+
+def _with_views(
+    regions: Sequence[Region], graph: Graph, producers: Mapping[Value, Op]
+) -> tuple[Op, ...]:
+    """Return the ops of some regions and the views through which they read, in order."""
+    members = {op for r in regions for op in r.ops}
+    work = [v for op in members for v in op.inputs]
+    while work:
+        op = producers.get(work.pop())
+        if op is not None and is_view(op) and op not in members:
+            members.add(op)
+            work += op.inputs
+    return tuple(op for op in graph.ops if op in members)
+
+
+def _escaping(
+    ops: Sequence[Op], graph: Graph, users: Mapping[Value, Sequence[Op]]
+) -> tuple[Value, ...]:
+    """Return the values other than views that are read outside of some ops."""
+    members, returned = set(ops), set(graph.outputs)
+    computed = [v for op in ops if not is_view(op) for v in op.results]
+    return tuple(v for v in computed if v in returned or not members.issuperset(users.get(v, ())))
+
+
+def _anonymous(graph: Graph) -> Graph:
+    """Return the graph without lines of the user's: layers that are alike are timed once."""
+    return replace(graph, ops=tuple(replace(op, loc=None) for op in graph.ops))

@@ -1,0 +1,78 @@
+"""Choose by timing: which products kernels compute, then how each region runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from tofuse.cache.store import store_of
+from tofuse.driver.autotune import BuildProgram, Choice, apply_choices, measured_choices
+from tofuse.driver.choose_products import IN_KERNEL, measured_products, product_notes
+from tofuse.driver.codegen import CodegenContext
+from tofuse.errors import TofuseError
+from tofuse.ir.executor import KERNELS
+from tofuse.ir.graph import Graph
+from tofuse.ir.region import Partition, Region
+from tofuse.passes.contract_products import contract_products
+from tofuse.plan.signature import CallSignature
+from tofuse.runtime.cuda import capability
+from tofuse.runtime.sample_inputs import sample_tensors
+from tofuse.runtime.timing import TimedCall, real_tensors
+
+Fuse = Callable[[Graph], Partition]
+
+
+@dataclass(frozen=True, eq=False)
+class TunedPartition:
+    """A partition with the choices for its regions, and notes on what was measured."""
+
+    partition: Partition
+    choices: Mapping[Region, Choice]
+    notes: tuple[str, ...] = ()
+
+
+def tune_partition(
+    graph: Graph,
+    context: CodegenContext,
+    fuse_part: Fuse,
+    fuse_whole: Fuse,
+    build_program: BuildProgram,
+) -> TunedPartition:
+    """Return the partition that is fastest by measurement; `context` has the one of the graph.
+
+    `fuse_part` partitions a graph of a few regions, `fuse_whole` the program.
+    """
+    contracted, notes = _contract_faster(graph, context, fuse_part, build_program)
+    if contracted is not graph:
+        context = replace(context, partition=fuse_whole(contracted))
+    choices = measured_choices(context, build_program)
+    return TunedPartition(*apply_choices(context.partition, choices), tuple(notes))
+
+
+def _contract_faster(
+    graph: Graph, context: CodegenContext, fuse: Fuse, build_program: BuildProgram
+) -> tuple[Graph, list[str]]:
+    """Return the graph whose kernels compute the products that are faster there, and notes."""
+    part, config = context.partition, context.config
+    devices = sorted({v.type.device for v in graph.values()} - {"cpu"})
+    if not devices or config.executors[:1] != (KERNELS,):
+        return graph, []
+    quiet = replace(config, strict=True)
+
+    def build(graph: Graph) -> TimedCall | None:
+        inputs = sample_tensors(graph.inputs)
+        signature = CallSignature(graph.inputs, graph.outputs, {})
+        try:
+            run = build_program(fuse(graph), signature, {}, quiet).load(None)
+        except TofuseError:
+            return None
+        return lambda: run([*inputs])
+
+    key = (*(repr(capability(d)) for d in devices), config.precision, *config.executors)
+    with real_tensors():
+        choices = measured_products(part, build, key, store_of(config))
+    chosen = {v for v, choice in choices.items() if choice.kind == IN_KERNEL}
+    # the addition after a product may have become part of the call
+    folded = [op for op in graph.ops if op.kind == "add" and op.result in chosen]
+    chosen |= {v for op in folded for v in op.inputs}
+    return contract_products(graph, chosen), product_notes(choices)
