@@ -154,3 +154,75 @@ def test_a_product_is_computed_where_it_was_faster(compile_for, monkeypatch, pla
     assert len(set(texts)) < len(texts), "layers that are alike have one text"
     notes = [note for note in reports[0].notes if "is computed by" in note]
     assert len(notes) == len({*notes}) >= 4
+
+
+def activated_with_sum(x, w):
+    y = x @ w
+    return F.gelu(y) + 1, y.sum()
+
+
+SIZES = [(0, 40, 5), (5, 0, 7), (5, 40, 0), (1, 40, 7), (7, 1, 9), (2, 3, 2), (33, 129, 65)]
+
+
+@pytest.mark.usefixtures("contract_all")
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_empty_prime_and_small_sizes(compile_for, sizes, dtype):
+    rows, depth, columns = sizes
+    x, w = torch.randn(rows, depth).to(dtype), torch.randn(depth, columns).to(dtype)
+    compiled, reports = compile_for(FakeGpu(), activated_with_sum)
+    for ours, eager in zip(compiled(x, w), activated_with_sum(x, w), strict=True):
+        torch.testing.assert_close(ours, eager, rtol=3e-2, atol=3e-2)
+    assert not [note for note in reports[0].notes if "PyTorch" in note]
+
+
+def views(x, w):
+    return torch.tanh(x[::2, 1:34] @ w.t()[1:34, ::3])
+
+
+def embedded(x, w):
+    return F.embedding((x[:7] > 0).long().cumsum(-1) % 33, w) @ w.t()[:, :20]
+
+
+def written_as_a_sum(x, w):
+    return (x[:, :33, None] * w[None, :33, :]).sum(1)
+
+
+def quantized_result(x, w):
+    y = (x[:, :33] @ w[:33]) * 0.3
+    return F.relu(y).clamp(-448, 448).to(torch.float8_e4m3fn).float()
+
+
+def infinite(x, w):
+    x, w = x.clone(), w.clone()
+    x[3, 4], x[5, 6], w[7, 8] = float("inf"), float("nan"), float("-inf")
+    return F.relu(x[:, :33] @ w[:33])
+
+
+@pytest.mark.usefixtures("contract_all")
+@pytest.mark.parametrize("program", [views, embedded, written_as_a_sum, quantized_result, infinite])
+def test_operands_and_results_of_all_kinds(compile_for, program):
+    generator = torch.Generator().manual_seed(6)
+    x, w = (torch.randn(s, generator=generator) for s in ((40, 35), (50, 35)))
+    compiled, _ = compile_for(FakeGpu(), program)
+    rtol = 0.13 if program is quantized_result else 1e-4  # a step of fp8
+    torch.testing.assert_close(compiled(x, w), program(x, w), rtol=rtol, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.usefixtures("contract_all")
+def test_a_mask_after_a_product_is_drawn_again_in_the_backward(compile_for):
+    x, w = torch.randn(70, 33, requires_grad=True), torch.randn(33, 130)
+    out = compile_for(FakeGpu(), lambda x, w: F.dropout(x @ w, 0.4))[0](x, w)
+    out.sum().backward()
+    mask = (out != 0).float() / 0.6
+    torch.testing.assert_close(out, (x @ w) * mask, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(x.grad, mask @ w.t(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("contract_all")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_verify_accepts_products_with_norms(compile_for, dtype):
+    compiled, _ = compile_for(
+        FakeGpu(), lambda x, w: F.gelu(F.layer_norm(x, (33,)) @ w), verify=True
+    )
+    compiled(torch.randn(37, 33).to(dtype), torch.randn(33, 20).to(dtype))

@@ -159,6 +159,8 @@ def _argument(word: int, kind: str) -> torch.Tensor | int | float:
     """Return an argument of the interpreter: for an address, a tensor of one element there."""
     if kind in POINTERS:
         dtype = POINTERS[kind]
+        if word == 0:  # of a tensor without elements
+            return torch.zeros(1, dtype=dtype)
         memory = (ctypes.c_char * dtype.itemsize).from_address(word)
         return torch.frombuffer(memory, dtype=dtype)
     raw = word.to_bytes(8, "little")

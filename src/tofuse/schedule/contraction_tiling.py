@@ -204,7 +204,7 @@ def _splits(
     sums = [s for s in kernel.body if isinstance(s, Reduce)]
     if len(sums) > len(contractions):
         return 1
-    return max(1, min(CONTRACTION_SPLITS, target.multiprocessors // programs, steps // 4))
+    return max(1, min(CONTRACTION_SPLITS, target.multiprocessors // max(1, programs), steps // 4))
 
 
 def _power_of_2(n: int) -> int:

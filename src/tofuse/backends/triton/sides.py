@@ -47,7 +47,8 @@ class Sides:
         if stmt.name in self.products:
             return
         for e in self._all_of(stmt):
-            e.define(stmt, suffix if e is not self.emitters[-1] else f"{suffix}t")
+            is_right = len(self.emitters) > 1 and e is self.emitters[-1]
+            e.define(stmt, f"{suffix}t" if is_right else suffix)
             if e is self.result:
                 self.rename(stmt.name, e.names[stmt.name])
 
