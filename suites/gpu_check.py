@@ -8,9 +8,8 @@ import argparse
 
 from rich.console import Console
 
-from suites.gpu.compile import compile_kernels
+from suites.gpu.compile import CARDS, compile_kernels
 from suites.gpu.lower import captured_kernels, gpu_kernel
-from suites.gpu.occupancy import GPUS
 from suites.gpu.programs import DTYPES, deep_models, models, products, programs
 from suites.gpu.table import Table, faults, show_worst
 from suites.harness import Result, add_worker_options, run_in_workers
@@ -21,7 +20,7 @@ COUNTED_ON = "sm_90"  # where the kernels of models are compiled, or counted
 
 def list_cases() -> list[str]:
     in_each_dtype = [f"{name}/{dtype}" for name in programs() | products() for dtype in DTYPES]
-    found = [f"{name}/sm_{capability}" for capability in GPUS for name in in_each_dtype]
+    found = [f"{name}/sm_{capability}" for capability in CARDS for name in in_each_dtype]
     counted = [f"{name}/{dtype}/{COUNTED_ON}" for name in deep_models() for dtype in DTYPES]
     return [*found, *counted, *(f"{name}/f32/{COUNTED_ON}" for name in models())]
 
@@ -32,7 +31,7 @@ def run_case(case: str) -> Result:
     capability = int(architecture.removeprefix("sm_"))
     make = (programs() | products() | models() | deep_models())[name]
     captured = captured_kernels(lambda: make(DTYPES[dtype]), name in products())
-    target = GpuTarget(GPUS[capability].multiprocessors, capability)
+    target = GpuTarget(CARDS[capability].multiprocessors, capability)
     kernels = [gpu_kernel(kernel, target) for kernel in captured]
     compiled = [] if name in deep_models() else kernels
     rows = compile_kernels(f"{name}/{dtype}", compiled, capability)

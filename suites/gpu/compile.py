@@ -6,10 +6,13 @@ from dataclasses import asdict, dataclass
 
 from suites.gpu.cubin import MachineCode, read_machine_code
 from suites.gpu.lower import GpuKernel
-from suites.gpu.occupancy import GPUS, MAX_WARPS, instances_per_multiprocessor
 from tofuse.backends.triton.emit import launch_parameters
 from tofuse.backends.triton.load import LaunchSpec, TritonModule
+from tofuse.cost.gpu_machine import GPUS
 from tofuse.ir.tile import GpuBinary
+
+# The card for which kernels of each capability are compiled.
+CARDS = {gpu.capability: gpu for gpu in GPUS if gpu.name in ("A100", "H100", "B200")}
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,8 @@ def make_row(launch: str, capability: int, binary: GpuBinary, launched: int) -> 
     """Return the row of a launch, from its machine code."""
     code: MachineCode = read_machine_code(binary.code)
     warps = binary.threads // 32
-    held = instances_per_multiprocessor(capability, code.registers, binary.shared, warps)
+    gpu = CARDS[capability]
+    held = gpu.instances(code.registers, binary.shared, warps)
     return Row(
         launch,
         capability,
@@ -96,9 +100,9 @@ def make_row(launch: str, capability: int, binary: GpuBinary, launched: int) -> 
         code.stack,
         code.local,
         binary.shared,
-        100 * held * warps // MAX_WARPS,
+        100 * held * warps // gpu.max_warps,
         launched,
-        held * GPUS[capability].multiprocessors,
+        held * gpu.multiprocessors,
         code.wide,
         code.accesses,
         code.barriers,

@@ -6,7 +6,7 @@ import torch
 
 from tofuse.backends.triton.emit import emit, launch_parameters
 from tofuse.cost.machine import Machine
-from tofuse.driver.oracle import reject_on_gpu
+from tofuse.driver.oracle import CostOracle
 from tofuse.driver.pipeline import partition, run_graph_passes
 from tofuse.frontends.definition import lower_statements
 from tofuse.frontends.execute_definition import captured_graph
@@ -19,6 +19,7 @@ from tofuse.ir.graph import Graph, device_of
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.region import Partition
+from tofuse.ir.schedule import Target
 from tofuse.ir.tile import GpuTarget
 from tofuse.nvfuser import DataType, FusionDefinition
 from tofuse.ops.check_graph import check_graph
@@ -27,7 +28,9 @@ from tofuse.schedule.build_tiles import build_tiles
 
 def partition_for_gpu(graph: Graph) -> Partition:
     check_graph(graph)
-    oracles = RegionEvaluator(lambda kernel: None, reject_on_gpu, None)
+    oracles = RegionEvaluator(
+        lambda kernel: None, CostOracle(Target(8, 1), Machine()).cost_on_gpu, None
+    )
     return partition(run_graph_passes(graph), oracles, machine=Machine())
 
 

@@ -55,23 +55,6 @@ def test_reading_machine_code():
     assert found == MachineCode(registers=40, stack=16, local=12, accesses=3, wide=1, barriers=1)
 
 
-@pytest.mark.parametrize(
-    ("registers", "shared", "warps", "instances"),
-    [
-        (32, 0, 4, 16),  # all 64 warps
-        (32, 0, 1, 32),  # most instances
-        (255, 0, 8, 1),
-        (128, 0, 16, 1),
-        (96, 0, 8, 2),
-        (40, 100 * 1024, 4, 2),  # by shared memory
-    ],
-)
-def test_occupancy(registers: int, shared: int, warps: int, instances: int):
-    from suites.gpu.occupancy import instances_per_multiprocessor
-
-    assert instances_per_multiprocessor(90, registers, shared, warps) == instances
-
-
 def test_the_kept_table_breaks_no_limit():
     from suites.gpu.exceptions import EXCEPTIONS
     from suites.gpu.table import Table, faults

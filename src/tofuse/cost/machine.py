@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 
+from tofuse.cost.gpu_machine import DEFAULT_GPU
 from tofuse.errors import ParseError
 
 # ns per float32 element on one thread, vectorized, with operands in L1; measured on an AVX-512
@@ -88,18 +89,20 @@ def default_machine(
     )
 
 
-# The assumed costs of a GPU: an H200's rates, one memory level, cheap arithmetic.
+PRODUCT_SHARE = 0.7  # of a GPU's rate that products of the library reach: not measured
+
+# The assumed costs of calls on a GPU: one memory level, cheap arithmetic.
 _GPU = Machine(
     name="gpu",
     l2_bytes=0,
     l3_bytes=0,
-    core_rate=4300.0,
-    memory_rate=4300.0,
+    core_rate=DEFAULT_GPU.memory_rate,
+    memory_rate=DEFAULT_GPU.memory_rate,
     launch_us=4.0,
     call_us=4.0,
-    fresh_rate=4300.0,
-    flops=50_000.0,
-    half_flops=50_000.0,
+    fresh_rate=DEFAULT_GPU.memory_rate,
+    flops=64 * DEFAULT_GPU.float_rate * PRODUCT_SHARE,
+    half_flops=DEFAULT_GPU.half_flops * PRODUCT_SHARE,
     ns={k: v / 250 for k, v in DEFAULT_NS.items()},
 )
 

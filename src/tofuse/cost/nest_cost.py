@@ -11,7 +11,7 @@ from tofuse.cost.guard_coverage import statement_coverage
 from tofuse.cost.machine import CACHE_LINE, L1_LINES, Machine
 from tofuse.cost.threads import threads_worth
 from tofuse.cost.thresholds import SHORT_ROW_BYTES
-from tofuse.cost.traffic import bandwidth, traffic_us
+from tofuse.cost.traffic import bandwidth
 from tofuse.cost.work import OP_CLASSES, kernel_work
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.interleave import is_vectorizable_stride, shuffle_count
@@ -26,7 +26,6 @@ from tofuse.ir.nest import (
 )
 from tofuse.ir.region import Reason, Rule
 from tofuse.ir.schedule import Loop
-from tofuse.ir.tile import TileProgram
 from tofuse.ir.types import DType
 
 Loops = tuple[Loop, ...]  # outermost first
@@ -61,16 +60,6 @@ class Cost:
 def nest_cost(nest: Nest, machine: Machine) -> Cost:
     """Return the cost of a scheduled kernel, with size hints for symbols."""
     return _Estimate(nest, machine).run()
-
-
-def tile_program_us(program: TileProgram, machine: Machine) -> float:
-    """Return the microseconds of a GPU kernel: its launches, and one transfer of each byte.
-
-    Arithmetic and rereads are ignored. The report uses this prediction; fusion on GPUs does not.
-    """
-    touched = sum(Footprint(program.kernel).buffer_bytes().values())
-    passed = sum(2 * size_hint(w.elements) * w.dtype.itemsize for w in program.workspaces)
-    return len(program.nests) * machine.launch_us + traffic_us(machine, touched + passed)
 
 
 def recompute_rejection(cost: Cost) -> Reason | None:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from tofuse.analysis.alias import is_eliminated_concat
 from tofuse.analysis.memory_traffic import region_bytes
 from tofuse.config import Config
+from tofuse.cost.gpu_machine import gpu_machine
 from tofuse.cost.library import library_us
-from tofuse.cost.machine import Machine, machine_on
-from tofuse.cost.nest_cost import nest_cost, tile_program_us
+from tofuse.cost.machine import Machine
+from tofuse.cost.nest_cost import nest_cost
+from tofuse.cost.tile_cost import tile_program_us
 from tofuse.cost.traffic import traffic_us
 from tofuse.driver.autotune import ATEN, Choice
 from tofuse.driver.codegen import GeneratedKernel
@@ -30,6 +32,7 @@ from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule
 from tofuse.ir.tile import TileProgram
 from tofuse.ops.reference import TO_TORCH
+from tofuse.runtime.cuda import capability, device_name
 from tofuse.runtime.out_variants import out_variant
 
 ONLY_PYTORCH = "only PyTorch has this operator"
@@ -115,7 +118,8 @@ def assign_kernels_and_fallbacks(
 def _predicted_us(g: GeneratedKernel, part: Partition, machine: Machine) -> float:
     """Return the predicted time; for a kernel that several regions share, from its bytes alone."""
     if isinstance(g.nest, TileProgram):
-        return tile_program_us(g.nest, machine_on(device_of(g.region.ops), machine))
+        device = device_of(g.region.ops)
+        return tile_program_us(g.nest, gpu_machine(device_name(device), *capability(device)))
     if g.sizes == tuple(symbol(s) for s in g.nest.kernel.symbols):
         return nest_cost(g.nest, machine).us
     return traffic_us(machine, region_bytes(g.region, part.aliases.memrefs)) + machine.launch_us

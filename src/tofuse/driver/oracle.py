@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tofuse.cost.gpu_machine import gpu_machine
 from tofuse.cost.machine import Machine
 from tofuse.cost.nest_cost import Cost, nest_cost, recompute_rejection
+from tofuse.cost.tile_cost import gpu_cost
 from tofuse.fusion.lowering_memo import LoweringMemo
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.nest import Nest
 from tofuse.ir.region import Reason
 from tofuse.ir.schedule import Schedule, Target
 from tofuse.ir.tile import GpuTarget
+from tofuse.runtime.cuda import capability, device_name
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.build_tiles import build_tiles
 from tofuse.schedule.choose_schedule import choose_schedule
@@ -35,12 +38,13 @@ class ScheduledKernel:
 
 @dataclass(frozen=True, eq=False)
 class CostOracle:
-    """Schedules and evaluates kernels for the CPU; code generation takes what it keeps."""
+    """Schedules and evaluates kernels; code generation takes what it keeps of the CPU's."""
 
     target: Target
     machine: Machine
     lowerings: LoweringMemo = field(default_factory=LoweringMemo)
     scheduled: dict[Kernel, ScheduledKernel] = field(default_factory=dict)
+    on_gpu: dict[tuple[Kernel, str], Cost | Reason] = field(default_factory=dict)
 
     def reject(self, kernel: Kernel) -> Reason | None:
         """Return why a kernel has no nest or costs more than its parts; None if it is accepted."""
@@ -66,11 +70,19 @@ class CostOracle:
             self.scheduled[kernel] = scheduled
         return self.scheduled[kernel]
 
+    def cost_on_gpu(self, kernel: Kernel, device: str) -> Cost | Reason:
+        """Return the predicted cost of a kernel's launches on a GPU, or why it has none."""
+        key = kernel, device
+        if key not in self.on_gpu:
+            self.on_gpu[key] = _cost_on_gpu(kernel, device)
+        return self.on_gpu[key]
 
-def reject_on_gpu(kernel: Kernel) -> Reason | None:
-    """Return why a kernel has no GPU launches; None if it has, whatever they cost."""
+
+def _cost_on_gpu(kernel: Kernel, device: str) -> Cost | Reason:
+    version, multiprocessors = capability(device)
+    gpu = gpu_machine(device_name(device), version, multiprocessors)
     try:
-        build_tiles(kernel, GpuTarget())
+        tiles = build_tiles(kernel, GpuTarget(multiprocessors, version))
     except Unschedulable as e:
         return e.reason
-    return None
+    return gpu_cost(tiles, gpu)

@@ -55,7 +55,7 @@ from tofuse.driver.link import (
 )
 from tofuse.driver.load_groups import load_groups
 from tofuse.driver.load_kernels import load_kernels
-from tofuse.driver.oracle import CostOracle, reject_on_gpu
+from tofuse.driver.oracle import CostOracle
 from tofuse.driver.predict import predict
 from tofuse.driver.record_graph import recordable_device
 from tofuse.driver.tune_partition import TunedPartition, tune_partition
@@ -280,7 +280,7 @@ def fuse(
     graph: Graph, limit: int | None, saved: frozenset[str], oracle: CostOracle, config: Config
 ) -> Partition:
     """Partition the graph into regions that hold at most `limit` bytes; warn of failed hints."""
-    evaluator = RegionEvaluator(oracle.reject, reject_on_gpu, oracle.cost, oracle.lowerings)
+    evaluator = RegionEvaluator(oracle.reject, oracle.cost_on_gpu, oracle.cost, oracle.lowerings)
     partition_graph = partial(
         partition, machine=oracle.machine, fuel=config.fuel, exact=config.precision == "eager"
     )

@@ -188,6 +188,12 @@ _TABLE = (
         "rows, which is predicted to take longer than two kernels over long rows.",
     ),
     Advice(
+        (Rule.SLOWER_KERNEL,),
+        "Slower as one kernel",
+        "One kernel is predicted to take longer than two: it would repeat work, or hold more in "
+        "registers than the GPU has for many program instances.",
+    ),
+    Advice(
         (
             Rule.DIFFERENT_DEVICES,
             Rule.TENSOR_ON_OTHER_DEVICE,

@@ -230,6 +230,13 @@ def capability(device: str) -> tuple[int, int]:
     return 10 * found.major + found.minor, found.multi_processor_count
 
 
+def device_name(device: str) -> str:
+    """Return the name of a GPU, such as "NVIDIA H100 80GB HBM3"; an H200's without a GPU."""
+    if not torch.cuda.is_available():
+        return "NVIDIA H200"
+    return torch.cuda.get_device_name(torch.device(device))
+
+
 def _seed_bits(address: int, k: int) -> int:
     """Return number `k` of a seed: its words, then the address of words in GPU memory, or 0.
 

@@ -194,12 +194,12 @@ class Growth:
         rejection, together = self._evaluate(self.groups.merged_ops(a, b))
         if not vectorizes_poorly(together) or fusion_requested(producer, consumer):
             return rejection
-        siblings = not shared.intersection(producer.results)
-        if not siblings and not loop_structure_changes(a.ops, b.ops):
+        siblings, device = not shared.intersection(producer.results), consumer.result.type.device
+        if device == "cpu" and not siblings and not loop_structure_changes(a.ops, b.ops):
             return rejection
         self.cost_sensitive |= {a, b}
         cost_a, cost_b = (self._evaluate(g.ops).cost for g in (a, b))
-        return merge_too_costly(together, (cost_a, cost_b))
+        return merge_too_costly(together, (cost_a, cost_b), device)
 
     def _extends_kernel(self, consumer: Op, a: Group, b: Group) -> bool:
         """Whether group `b` is one op that adds no loops to kernel `a`: no evaluation is needed."""

@@ -34,10 +34,11 @@ def _element_count(op: Op) -> int:
 
 
 def merge_too_costly(
-    together: Cost | None, separate: tuple[Cost | None, Cost | None]
+    together: Cost | None, separate: tuple[Cost | None, Cost | None], device: str
 ) -> Reason | None:
-    """Return why two kernels stay separate; None if one kernel is as good."""
+    """Return why two kernels on a device stay separate; None if one kernel is as good."""
     a, b = separate
     if together is None or a is None or b is None or a.us + b.us >= SPLIT_THRESHOLD * together.us:
         return None
-    return Rule.SHORT_ROWS(f"{together.us:.0f}", f"{a.us + b.us:.0f}")
+    rule = Rule.SHORT_ROWS if device == "cpu" else Rule.SLOWER_KERNEL
+    return rule(f"{together.us:.0f}", f"{a.us + b.us:.0f}")

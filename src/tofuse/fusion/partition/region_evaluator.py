@@ -18,6 +18,7 @@ from tofuse.ir.region import Reason, Rule
 TOO_MANY_BUFFERS = Rule.TOO_MANY_BUFFERS(MAX_BUFFERS)
 Reject = Callable[[Kernel], "Reason | None"]  # the rejection reason; None if accepted
 EstimateCost = Callable[[Kernel], "Cost | None"]  # None if the kernel has no schedule
+CostOnGpu = Callable[[Kernel, str], "Cost | Reason"]  # on a device; the reason for no launches
 
 
 class Evaluation(NamedTuple):
@@ -31,11 +32,11 @@ class Evaluation(NamedTuple):
 class RegionEvaluator:
     """Evaluates the regions of one compilation, those of equal structure once.
 
-    `reject_on_gpu` of None accepts every kernel. `estimate_cost` is for the CPU.
+    `cost_on_gpu` of None accepts every kernel. `estimate_cost` is for the CPU.
     """
 
     reject_on_cpu: Reject
-    reject_on_gpu: Reject | None
+    cost_on_gpu: CostOnGpu | None
     estimate_cost: EstimateCost | None
     lowerings: LoweringMemo = field(default_factory=LoweringMemo)
     evaluations: dict[Kernel, Evaluation] = field(default_factory=dict)
@@ -58,9 +59,11 @@ class RegionEvaluator:
         return self.evaluations[kernel]
 
     def _evaluate_kernel(self, kernel: Kernel, device: str) -> Evaluation:
-        """Return why a kernel is rejected, or its cost; the cost of GPU kernels is unknown."""
-        reject = self.reject_on_cpu if device == "cpu" else self.reject_on_gpu
-        rejection = None if reject is None else reject(kernel)
-        if rejection is not None or device != "cpu" or self.estimate_cost is None:
+        """Return why a kernel is rejected, or its cost, if it is known."""
+        if device != "cpu":
+            found = None if self.cost_on_gpu is None else self.cost_on_gpu(kernel, device)
+            return Evaluation(found, None) if isinstance(found, Reason) else Evaluation(None, found)
+        rejection = self.reject_on_cpu(kernel)
+        if rejection is not None or self.estimate_cost is None:
             return Evaluation(rejection, None)
         return Evaluation(None, self.estimate_cost(kernel))

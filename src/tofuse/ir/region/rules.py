@@ -43,6 +43,7 @@ class Rule(Enum):
         "separate kernels {} us"
     )
     SHORT_ROWS = "short or strided rows in one kernel: {} us, separate kernels {} us"
+    SLOWER_KERNEL = "one kernel takes {} us on this GPU, separate kernels {} us"
     SLICE_CHAIN = "a deep chain of slices"
     NESTED_CONCAT_SLICES = "nested slices of concats: values would be recomputed too often"
 
