@@ -9,9 +9,10 @@ import argparse
 from rich.console import Console
 
 from suites.gpu.compile import CARDS, compile_kernels
-from suites.gpu.lower import captured_kernels, gpu_kernel
+from suites.gpu.lower import captured_kernels, gpu_kernel, traffic_ratios
 from suites.gpu.programs import DTYPES, deep_models, models, products, programs
 from suites.gpu.table import Table, faults, show_worst
+from suites.gpu.traffic import traffic_faults
 from suites.harness import Result, add_worker_options, run_in_workers
 from tofuse.ir.tile import GpuTarget
 
@@ -36,13 +37,23 @@ def run_case(case: str) -> Result:
     compiled = [] if name in deep_models() else kernels
     rows = compile_kernels(f"{name}/{dtype}", compiled, capability)
     texts = len({k.text for k in kernels})
+    ratios: list[float] = []
+    if architecture == COUNTED_ON:
+        ratios = traffic_ratios(lambda: make(DTYPES[dtype]), name in products())
     data: dict[str, str | int | float | list[str]] = {
         "keys": list(rows),
         "rows": list(map(str, rows.values())),
         "kernels": len(kernels),
         "texts": texts,
+        "traffic": max(ratios, default=1.0),
     }
     return Result(case, "ok", data=data)
+
+
+def _traffic_faults(result: Result) -> list[str]:
+    ratio = result.data["traffic"]
+    assert isinstance(ratio, float)
+    return traffic_faults(result.case, ratio)
 
 
 def main() -> int:
@@ -63,9 +74,11 @@ def main() -> int:
     console = Console()
     show_worst(table, console)
     found = faults(table, stored, partial=len(cases) < len(known) or bool(failed))
+    found += [fault for r in results if not r.failed for fault in _traffic_faults(r)]
     if arguments.accept:
         stored.updated(table, {r.case for r in results if not r.failed}).write()
         found = faults(table, Table.read(), partial=len(cases) < len(known))
+        found += [fault for r in results if not r.failed for fault in _traffic_faults(r)]
     for fault in found:
         console.print(fault, markup=False, highlight=False, soft_wrap=True)
     console.print(f"{len(table.rows)} launches, {len(found)} faults, {len(failed)} failed cases")

@@ -4,19 +4,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from suites.gpu.capture import Example, capture_graphs
+from suites.gpu.traffic import traffic_ratio
 from tofuse.backends.llvm.load import host_target
 from tofuse.backends.triton.emit import emit, launch_parameters
 from tofuse.capture.aot.aot_graphs import AtenGraph
 from tofuse.capture.lower.convert import convert
 from tofuse.capture.lower.effect_tokens import remove_effect_tokens
-from tofuse.config import make_config
+from tofuse.config import Config, make_config
 from tofuse.cost.machine_source import assumed_machine
 from tofuse.driver.assign_executors import requested_kernels
-from tofuse.driver.codegen import generate_kernels
+from tofuse.driver.codegen import CodegenContext, generate_kernels
 from tofuse.driver.oracle import CostOracle
 from tofuse.driver.pipeline import codegen_context, fuse, optimized_graph
 from tofuse.executors import executors_of
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.region import Partition
 from tofuse.ir.tile import GpuTarget, TileProgram
 from tofuse.passes.contract_products import contract_products
 from tofuse.schedule.build_tiles import build_tiles
@@ -69,8 +71,13 @@ def gpu_kernel(captured: CapturedKernel, target: GpuTarget) -> GpuKernel:
     return GpuKernel(captured.phase, tiles, emit(tiles), captured.sizes)
 
 
-def _lower(graph: AtenGraph, contract: bool) -> list[CapturedKernel]:
-    """Return the kernels that the compiler makes of a graph."""
+def traffic_ratios(make: Callable[[], Example], contract: bool = False) -> list[float]:
+    """Return the bytes that the kernels of each graph move, over the least."""
+    return [traffic_ratio(_partition(g, contract)[0]) for g in capture_graphs(make)]
+
+
+def _partition(graph: AtenGraph, contract: bool) -> tuple[Partition, CodegenContext, Config]:
+    """Return the partition of a graph, and the context to generate its kernels."""
     config = make_config({})
     captured = convert(remove_effect_tokens(graph.gm), graph.phase, memory=graph.memory)
     host = host_target(1)
@@ -83,8 +90,14 @@ def _lower(graph: AtenGraph, contract: bool) -> list[CapturedKernel]:
         results = {r for op in optimized.ops for r in op.results}
         optimized = contract_products(optimized, results)
     part = fuse(optimized, memory.peak(graph.phase), saved, oracle, config)
+    return part, codegen_context(part, oracle, config), config
+
+
+def _lower(graph: AtenGraph, contract: bool) -> list[CapturedKernel]:
+    """Return the kernels that the compiler makes of a graph."""
+    part, context, config = _partition(graph, contract)
     requested, _ = requested_kernels(part, {}, executors_of(config))
-    generated, _ = generate_kernels(requested, codegen_context(part, oracle, config))
+    generated, _ = generate_kernels(requested, context)
     found = []
     for g in generated:
         if isinstance(g.nest, TileProgram):

@@ -43,6 +43,7 @@ MAX_LENGTH_RATIO = 2  # of a concat to its pieces; more is mostly zeros: not mea
 POOR_VECTORIZATION = 1.5  # times the same work in long contiguous vectors: not measured
 NEGLIGIBLE_US = 5.0  # about two launches; less does not justify a kernel: "Threads and launches"
 SPLIT_THRESHOLD = 0.9  # of one kernel's time, below which two pay off: "Group normalization"
+GPU_SPLIT_THRESHOLD = 0.7  # the same on a GPU, beyond the error of predictions: "GPU cost model"
 MAX_BUFFERS = 64  # that one kernel reads and writes: not measured
 MAX_READER_SHAPES = 8  # a value broadcast to more has its own kernel: not measured
 MIN_SHARED_ELEMENTS = 1024  # of a tensor worth reading once by siblings: not measured

@@ -99,7 +99,7 @@ class _Elimination:
 
         None if the concat is not eliminated.
         """
-        if not _is_eliminable(concat):
+        if not _is_eliminable(concat, on_gpu=self.stored is not None):
             return None
         call = _library_concat(concat)
         start: Dim = 0
@@ -170,9 +170,11 @@ def _library_concat(concat: Op) -> Op:
     return replace(call, results=concat.results)
 
 
-def _is_eliminable(concat: Op) -> bool:
+def _is_eliminable(concat: Op, on_gpu: bool) -> bool:
+    """Whether slices of a concat may be written in place; `on_gpu`: on a GPU, too."""
     v = concat.result
-    if v.type.device != "cpu" or v.dtype is DType.OTHER or size_hint(v.type.numel) <= 0:
+    on_device = on_gpu or v.type.device == "cpu"
+    if not on_device or v.dtype is DType.OTHER or size_hint(v.type.numel) <= 0:
         return False
     return _has_dense_strides(v, v.layout) and _has_long_runs(concat)
 

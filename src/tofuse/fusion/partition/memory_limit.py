@@ -54,7 +54,7 @@ def partition_within_memory_limit(
         in_place_concats = peak.nbytes >= lowest.nbytes
         if not in_place_concats:
             best, lowest = part, peak
-    current_evaluator = replace(evaluator, estimate_cost=None, evaluations={})
+    current_evaluator = replace(evaluator, ignore_cost=True)
     part, peak = partition_with(frozenset())
     if peak.nbytes < lowest.nbytes:
         best, lowest = part, peak

@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from typing import TypeGuard
 
 from tofuse.cost.nest_cost import Cost
-from tofuse.cost.thresholds import NEGLIGIBLE_US, POOR_VECTORIZATION, SPLIT_THRESHOLD
+from tofuse.cost.thresholds import (
+    GPU_SPLIT_THRESHOLD,
+    NEGLIGIBLE_US,
+    POOR_VECTORIZATION,
+    SPLIT_THRESHOLD,
+)
 from tofuse.ir.dims import size_hint, stride_order
 from tofuse.ir.graph import Op
 from tofuse.ir.region import Reason, Rule
@@ -38,7 +43,9 @@ def merge_too_costly(
 ) -> Reason | None:
     """Return why two kernels on a device stay separate; None if one kernel is as good."""
     a, b = separate
-    if together is None or a is None or b is None or a.us + b.us >= SPLIT_THRESHOLD * together.us:
+    rule, threshold = Rule.SHORT_ROWS, SPLIT_THRESHOLD
+    if device != "cpu":
+        rule, threshold = Rule.SLOWER_KERNEL, GPU_SPLIT_THRESHOLD
+    if together is None or a is None or b is None or a.us + b.us >= threshold * together.us:
         return None
-    rule = Rule.SHORT_ROWS if device == "cpu" else Rule.SLOWER_KERNEL
     return rule(f"{together.us:.0f}", f"{a.us + b.us:.0f}")

@@ -32,13 +32,15 @@ class Evaluation(NamedTuple):
 class RegionEvaluator:
     """Evaluates the regions of one compilation, those of equal structure once.
 
-    `cost_on_gpu` of None accepts every kernel. `estimate_cost` is for the CPU.
+    `cost_on_gpu` of None accepts every kernel. `estimate_cost` is for the CPU. With `ignore_cost`,
+    the cost of a kernel is never known, so that no merge is too costly.
     """
 
     reject_on_cpu: Reject
     cost_on_gpu: CostOnGpu | None
     estimate_cost: EstimateCost | None
     lowerings: LoweringMemo = field(default_factory=LoweringMemo)
+    ignore_cost: bool = False
     evaluations: dict[Kernel, Evaluation] = field(default_factory=dict)
 
     def evaluate(self, ops: Sequence[Op], index: GraphIndex, rounded: frozenset[str]) -> Evaluation:
@@ -56,7 +58,8 @@ class RegionEvaluator:
             return Evaluation(e.reason, None)
         if kernel not in self.evaluations:
             self.evaluations[kernel] = self._evaluate_kernel(kernel, device_of(ops))
-        return self.evaluations[kernel]
+        evaluation = self.evaluations[kernel]
+        return evaluation._replace(cost=None) if self.ignore_cost else evaluation
 
     def _evaluate_kernel(self, kernel: Kernel, device: str) -> Evaluation:
         """Return why a kernel is rejected, or its cost, if it is known."""
