@@ -340,6 +340,7 @@ LIMITS: Mapping[str, str] = {
     "capture/lower/rules/pooling.py:MAX_IMAGE_ELEMENTS": "overflow",
     "plan/launch_groups.py:ALIGNED_SIZE": "elements of 1 byte in the widest access",
     "schedule/loop_placement.py:PHASE_LEVEL": "a level outside all loops",
+    "schedule/tiling_legality.py:MAX_": "of Triton, of CUDA, and of the emitted text",
     "schedule/scratch.py:PHILOX_KEY_WORDS": "the size of an array",
 }
 

@@ -50,6 +50,20 @@ class Tiling:
 
 
 @dataclass(frozen=True)
+class TilingChoice:
+    """The tilings of a kernel's first launches; the heuristics choose those of later launches.
+
+    With `separate`, reductions over different axes are separate launches.
+    """
+
+    tilings: tuple[Tiling, ...] = ()
+    separate: bool = False
+
+    def __repr__(self) -> str:
+        return " | ".join([*(["separate"] if self.separate else []), *map(repr, self.tilings)])
+
+
+@dataclass(frozen=True)
 class GpuTarget:
     """The GPU to generate code for. `capability` is the compute capability, such as 90."""
 
@@ -196,11 +210,15 @@ class GpuCall:
 
 @dataclass(frozen=True, eq=False)
 class TileProgram:
-    """The GPU code of a region: one launch, or several with workspaces between them."""
+    """The GPU code of a region: one launch, or several with workspaces between them.
+
+    `choice` has the tilings of all launches.
+    """
 
     kernel: Kernel
     nests: tuple[TileNest, ...]
     workspaces: tuple[Workspace, ...]
+    choice: TilingChoice = TilingChoice()
 
     @property
     def call(self) -> GpuCall:

@@ -246,6 +246,7 @@ _TABLE = (
             Rule.DYNAMIC_REDUCTIONS,
             Rule.LARGE_REDUCTIONS,
             Rule.TOO_MANY_GROUPS,
+            Rule.ILLEGAL_TILING,
             Rule.DIFFERENT_PRODUCTS,
             Rule.OTHER_LOOPS_OF_PRODUCT,
         ),

@@ -10,12 +10,14 @@ from tofuse.cost.thresholds import MAX_LAUNCHES
 from tofuse.ir.kernel import Kernel, Reduce, Stmt, Store, iteration_axes
 from tofuse.ir.region import Rule
 from tofuse.ir.tile import (
+    Contraction,
     GpuTarget,
     Tile,
     TileLoop,
     TileNest,
     TileProgram,
     Tiling,
+    TilingChoice,
     Workspace,
 )
 from tofuse.schedule.backward_slice import backward_slice
@@ -30,6 +32,9 @@ from tofuse.schedule.split_launches import (
     separate_scalar_updates,
     split_launches,
 )
+from tofuse.schedule.tiling_legality import check_tiling
+
+BY_HEURISTICS = TilingChoice()
 
 
 def build_tiles(
@@ -38,25 +43,31 @@ def build_tiles(
     limits: TilingLimits = DEFAULT_LIMITS,
     bounds: Mapping[str, int] = MappingProxyType({}),
     updates: Updates = (),
+    choice: TilingChoice = BY_HEURISTICS,
 ) -> TileProgram:
     """Return the launches of a kernel; raise Unschedulable if it has none on this target.
 
     `bounds` are the largest values that size symbols have, where they are known. `updates` are
-    pairs of buffers: an argument, and the new value that the program writes into it.
+    pairs of buffers: an argument, and the new value that the program writes into it. `choice` has
+    tilings that replace those of the heuristics.
     """
     nests: list[TileNest] = []
+    tilings: list[Tiling] = []
     workspaces: list[Workspace] = []
     pending = separate_scalar_updates(kernel, updates)
+    if choice.separate:
+        separated = separate_reductions(pending[0], 0)
+        if separated is None:
+            raise Unschedulable(Rule.ILLEGAL_TILING("reductions are over the same axes"))
+        workspaces += separated.workspaces
+        pending = [separated.first, *separated.rest, *pending[1:]]
     while pending:
         k = pending.pop(0)
         if len(nests) >= MAX_LAUNCHES:
             raise Unschedulable(Rule.TOO_MANY_LAUNCHES(MAX_LAUNCHES))
         contractions = find_contractions(k)
         try:
-            if contractions:
-                tiling = contraction_tiling(k, contractions, target)
-            else:
-                tiling = choose_tiling(k, target, limits)
+            tiling = _tiling_by_heuristics(k, contractions, target, limits)
         except Unschedulable:
             # a product before other reductions is a kernel of its own, with a smaller result
             separated = None if contractions else separate_reductions(k, len(workspaces))
@@ -65,6 +76,11 @@ def build_tiles(
             workspaces += separated.workspaces
             pending = [separated.first, *separated.rest, *pending]
             continue
+        if len(tilings) < len(choice.tilings):
+            chosen = choice.tilings[len(tilings)]
+            check_tiling(k, chosen, tiling, has_product=bool(contractions))
+            tiling = chosen
+        tilings.append(tiling)
         split_tile = next((t for t in tiling.tiles if t.role == "split"), None)
         if split_tile is None:
             loops = _tile_loops(k, tiling.tiles)
@@ -76,7 +92,19 @@ def build_tiles(
         loops = _tile_loops(first, tiling.tiles)
         nests.append(TileNest(first, tiling, loops, split.partials, bounds, contractions))
         pending = [*split.rest, *pending]
-    return TileProgram(kernel, tuple(nests), tuple(workspaces))
+    made = TilingChoice(tuple(tilings), choice.separate)
+    return TileProgram(kernel, tuple(nests), tuple(workspaces), made)
+
+
+def _tiling_by_heuristics(
+    kernel: Kernel,
+    contractions: tuple[Contraction, ...],
+    target: GpuTarget,
+    limits: TilingLimits,
+) -> Tiling:
+    if contractions:
+        return contraction_tiling(kernel, contractions, target)
+    return choose_tiling(kernel, target, limits)
 
 
 def _restrict_tiling(whole: Kernel, part: Kernel, tiling: Tiling) -> tuple[Kernel, Tiling]:

@@ -152,7 +152,7 @@ def _pointwise_tiling(kernel: Kernel, groups: list[_AxisGroup]) -> Tiling:
     sides = [min(GPU_TRANSPOSE_TILE, _next_power_of_2(g.extent)) for g in groups[-2:]]
     blocks = [1] * (len(groups) - 2) + sides
     tiles = tuple(Tile(g.axes, block, "grid") for g, block in zip(groups, blocks, strict=True))
-    return Tiling(tiles, _num_warps(_max_elements(kernel, tiles)))
+    return Tiling(tiles, _num_warps(max_elements(kernel, tiles)))
 
 
 def _choose_loop_group(
@@ -176,7 +176,7 @@ def _choose_loop_group(
         limit = _max_register_row(kernel, resident[0], limits)
         if not _has_aligned_rows(kernel, resident[0]):
             limit = max(limit, limits.unaligned_row)
-    if _max_elements(kernel, tiles) > limit:
+    if max_elements(kernel, tiles) > limit:
         raise Unschedulable(Rule.LARGE_REDUCTIONS(limit))
     return looped, tiles
 
@@ -189,7 +189,7 @@ def _reduction_tiling(
     whole: tuple[Tile, ...],
     limits: TilingLimits,
 ) -> Tiling:
-    whole_elements = _max_elements(kernel, whole)
+    whole_elements = max_elements(kernel, whole)
     length = _next_power_of_2(looped.extent)
     columns = rows = 1
     large = False
@@ -233,7 +233,7 @@ def _reduction_tiling(
     all_tiles = tuple(sorted(tiles, key=lambda t: contiguous_axis in t.axes))  # it is last
     if sum(t.block > 1 for t in all_tiles) > 4:
         raise Unschedulable(Rule.TOO_MANY_GROUPS())
-    elements = _max_elements(kernel, all_tiles)
+    elements = max_elements(kernel, all_tiles)
     if role == "loop" and not whole and columns == 1:
         warps = max(_num_warps(elements), min(32, elements // ROW_ELEMENTS_PER_WARP))
     warps = warps or _num_warps(elements)
@@ -259,7 +259,7 @@ def _share_rows(
     kernel: Kernel, looped: _AxisGroup, whole: tuple[Tile, ...], block: int, target: GpuTarget
 ) -> _SharedLoop:
     """Return how program instances share a loop over whole rows."""
-    row_elements = _max_elements(kernel, whole)
+    row_elements = max_elements(kernel, whole)
     if not _accumulated_bytes(kernel, looped, whole):
         block = max(1, min(_next_power_of_2(looped.extent), MAX_ROW_TILE // row_elements))
         warps = max(1, min(16, block * row_elements // ELEMENTS_PER_WARP_OF_RESULT))
@@ -334,7 +334,7 @@ def _column_block(extent: int, others: int, instances: int) -> int:
     return width
 
 
-def _max_elements(kernel: Kernel, tiles: tuple[Tile, ...]) -> int:
+def max_elements(kernel: Kernel, tiles: tuple[Tile, ...]) -> int:
     """Return the most elements that any value has in a program instance."""
     _, stmt_axes = iteration_axes(kernel)
     most = 1

@@ -75,6 +75,7 @@ class Rule(Enum):
     )
     TOO_MANY_GROUPS = "more than four groups of axes"
     DIFFERENT_PRODUCTS = "matrix products of different rows, columns or depth"
+    ILLEGAL_TILING = "no legal tiling: {}"
     OTHER_LOOPS_OF_PRODUCT = "loops beside those of the matrix product's factors and result"
 
     # remarks

@@ -1,0 +1,56 @@
+"""Variants of tilings: their texts, and their results in Triton's interpreter."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.cases import Case, accept, read_cases
+from tests.support.kernels import kernel
+from tofuse.ir.parse_tiling import parse_tiling_choice
+from tofuse.ir.tile import GpuTarget
+from tofuse.schedule.build_tiles import build_tiles
+from tofuse.schedule.tiling_variants import tiling_variants
+
+CASES = read_cases(Path(__file__).parent / "tiling_variants.txt")
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_text(case: Case, request: pytest.FixtureRequest):
+    head, _, text = case.before.partition("\n")
+    k, target = kernel(text), GpuTarget(int(head.split()[-1]))
+    program = build_tiles(k, target)
+    variants = tiling_variants(program, target)
+    found = "\n".join(repr(p.choice) for p in (program, *variants))
+    if request.config.getoption("--accept"):
+        accept(case, found)
+    else:
+        assert found == case.after
+    for variant in (program, *variants):
+        choice = parse_tiling_choice(repr(variant.choice))
+        assert choice == variant.choice
+        assert repr(build_tiles(k, target, choice=choice)) == repr(variant)
+
+
+def test_there_are_at_most_as_many_as_allowed():
+    k = kernel(CASES[0].before.partition("\n")[2])
+    program = build_tiles(k, GpuTarget())
+    assert len(tiling_variants(program, GpuTarget(), limit=3)) == 3
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_results_in_the_interpreter():
+    """In another process: Triton decides at import whether it interprets."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    file = Path(__file__).with_name("interpreted_variants.py")
+    done = subprocess.run(
+        [*command, "-W", "ignore::RuntimeWarning", str(file)],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
