@@ -1,4 +1,4 @@
-"""`make gpu-check` on three kernels, its reading of machine code, and its table."""
+"""`make gpu-check` on three kernels, and its table."""
 
 import importlib.util
 from dataclasses import replace
@@ -12,23 +12,6 @@ pytestmark = [
     ),
     pytest.mark.usefixtures("fresh_dynamo"),
 ]
-LOOP = """
-        /*0000*/                   LDC R1, c[0x0][0x28] ;
-        /*0010*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
-        /*0020*/              @!P0 BRA `(.L_x_1) ;
-.L_x_0:
-        /*0030*/                   LDG.E.128 R8, desc[UR16][R2.64] ;
-        /*0040*/              @!P1 LDG.E.U16 R9, desc[UR16][R2.64+0x2] ;
-        /*0050*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
-        /*0060*/                   STL.64 [R1+0x8], R4 ;
-        /*0070*/               @P3 BRA `(.L_x_0) ;
-.L_x_1:
-        /*0080*/                   LDL R4, [R1] ;
-        /*0090*/                   STG.E desc[UR16][R2.64], R40 ;
-        /*00a0*/                   EXIT ;
-.L_x_2:
-        /*00b0*/                   BRA `(.L_x_2);
-"""
 
 
 def test_kernels_of_a_training_step():
@@ -46,13 +29,6 @@ def test_kernels_of_a_training_step():
         assert row.capability == 90 and 0 < row.registers <= 255
         assert 0 < row.wide <= row.accesses and 0 < row.occupancy <= 100
     assert any(row.barriers for row in rows)  # the backward sums rows in a loop
-
-
-def test_reading_machine_code():
-    from suites.gpu.cubin import MachineCode, parse_disassembly
-
-    found = parse_disassembly(LOOP, registers=40, stack=16)
-    assert found == MachineCode(registers=40, stack=16, local=12, accesses=3, wide=1, barriers=1)
 
 
 def test_the_kept_table_breaks_no_limit():

@@ -60,7 +60,7 @@ class GpuMachine:
 
         They have so many registers a thread, bytes of shared memory, and warps.
         """
-        of_warp = -(-32 * registers // REGISTER_UNIT) * REGISTER_UNIT
+        of_warp = -(-32 * max(1, registers) // REGISTER_UNIT) * REGISTER_UNIT
         warps_by_registers = REGISTERS // SCHEDULERS // of_warp * SCHEDULERS
         nbytes = -(-(shared + RESERVED_SHARED) // SHARED_UNIT) * SHARED_UNIT
         return min(

@@ -1,15 +1,18 @@
 """Read registers, local memory, memory accesses and barriers from the machine code of a kernel."""
 
+from __future__ import annotations
+
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import triton.backends.nvidia
+from tofuse.cost.thresholds import ACCESS_BYTES
+from tofuse.errors import CompileError
 
-TOOLS = Path(triton.backends.nvidia.__path__[0]) / "bin"
-WIDE = 16  # bytes of the widest access of compute capabilities 8 and 9
 INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)([^;]*);")
 LABEL = re.compile(r"^\s*(\.L_\w+):", re.MULTILINE)
 USAGE = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:(\d+)")
@@ -32,15 +35,29 @@ class MachineCode:
     barriers: int
 
 
+@dataclass(frozen=True)
+class RegisterUsage:
+    """The registers and the bytes of stack of a thread; a stack has spills, or arrays."""
+
+    registers: int
+    stack: int
+
+
+def read_register_usage(code: bytes) -> RegisterUsage:
+    """Return the registers and the stack of a cubin of one kernel. Raises CompileError."""
+    with _file(code) as name:
+        usage = USAGE.search(_run("cuobjdump", "-res-usage", name))
+    if usage is None:
+        raise CompileError("cuobjdump shows no kernel in this machine code")
+    return RegisterUsage(int(usage[2]), int(usage[3]))
+
+
 def read_machine_code(code: bytes) -> MachineCode:
-    """Return what a cubin of one kernel uses."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(code)
-        file.flush()
-        usage = USAGE.search(_run("cuobjdump", "-res-usage", file.name))
-        text = _run("nvdisasm", "-c", file.name)
-    assert usage is not None
-    return parse_disassembly(text, int(usage[2]), int(usage[3]))
+    """Return what a cubin of one kernel uses. Raises CompileError."""
+    usage = read_register_usage(code)
+    with _file(code) as name:
+        text = _run("nvdisasm", "-c", name)
+    return parse_disassembly(text, usage.registers, usage.stack)
 
 
 def parse_disassembly(text: str, registers: int, stack: int) -> MachineCode:
@@ -59,7 +76,7 @@ def parse_disassembly(text: str, registers: int, stack: int) -> MachineCode:
         stack,
         sum(_width(n) for _, n, _ in instructions if n.startswith(("LDL", "STL"))),
         len(widths),
-        sum(w >= WIDE for w in widths),
+        sum(w >= ACCESS_BYTES for w in widths),
         sum(any(first < b < last for first, last in loops) for b in barriers),
     )
 
@@ -76,6 +93,20 @@ def _width(name: str) -> int:
     return 4
 
 
+@contextmanager
+def _file(code: bytes) -> Iterator[str]:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(code)
+        file.flush()
+        yield file.name
+
+
 def _run(tool: str, *arguments: str) -> str:
-    command = [str(TOOLS / tool), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    """Return what a tool prints that Triton brings. Raises CompileError."""
+    import triton.backends.nvidia
+
+    command = [str(Path(triton.backends.nvidia.__path__[0]) / "bin" / tool), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CompileError(f"{tool}: {error}") from error
