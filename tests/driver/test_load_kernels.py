@@ -56,10 +56,17 @@ def test_each_device_has_its_kernels(compiled):
     assert set(executor_by_ops(compiled(executors=("aten",))).values()) == {"aten"}
 
 
-def test_an_option_without_effect_on_a_gpu_is_noted(compiled):
-    report = compiled(tune="measure")
-    assert executor_by_ops(report)["exp", "sum"] == "triton"
-    assert any("tune='measure' has no candidates" in n for n in report.notes)
+def test_no_kernel_is_timed_while_a_graph_is_captured(tmp_path: Path):
+    reports: list[GraphReport] = []
+    gpu = FakeGpu(recording=[])
+    config = make_config({"strict": True, "cache_dir": tmp_path, "tune": "measure"})
+    with gpu.in_place():
+        compile_text(MIXED, config, reports.append)
+    (report,) = reports
+    assert executor_by_ops(report)["exp", "sum"] == "triton" and not gpu.timed
+    assert [n for n in report.notes if "while a CUDA graph is captured" in n]
+    (why,) = [r.why for r in report.regions if r.executor == "triton"]
+    assert why == "not measured"
 
 
 def test_kernels_of_each_device_are_verified(compiled):

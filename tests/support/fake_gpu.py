@@ -1,8 +1,9 @@
 """A GPU in CPU memory: launches run in Triton's interpreter; TRITON_INTERPRET=1 must be set."""
 
 import ctypes
+import inspect
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from unittest.mock import patch
@@ -14,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from tests.support.capture_only import Recorder
 from tests.support.tile_runner import Libdevice, run_instances
+from tofuse.backends.triton.cubin import RegisterUsage
 from tofuse.backends.triton.load import LaunchSpec, TritonModule
 from tofuse.capture.lower.convert import CapturedGraph, convert
 from tofuse.driver import compile_program
@@ -38,9 +40,23 @@ POINTERS = {
 }
 
 
+LaunchTime = Callable[[LaunchSpec, str, int], float]  # of its text and number of instances
+
+
 @dataclass
 class FakeGpu:
-    """A driver that launches in the interpreter. `launches` has the instances of each launch."""
+    """A driver that launches in the interpreter. `launches` has the instances of each launch.
+
+    A clock gives each launch the time `launch_us`, and a call without launches `operators_us`.
+    `timed` counts the calls that were timed; they do not run. `usage` are the registers and the
+    stack of a launch.
+    """
+
+    launch_us: LaunchTime = lambda spec, text, instances: 1.0
+    operators_us: float = 1e6
+    usage: Callable[[LaunchSpec, str], RegisterUsage] = lambda spec, text: RegisterUsage(32, 0)
+    clock: float | None = None
+    timed: int = 0
 
     modules: dict[int, tuple[TritonModule, int, LaunchSpec]] = field(default_factory=dict)
     launches: list[int] = field(default_factory=list)
@@ -84,9 +100,22 @@ class FakeGpu:
             self._run(function, instances, words)
         return ""
 
+    def elapsed_us(self, calls: Sequence[Callable[[], object]]) -> list[float]:
+        times = []
+        for call in calls:
+            self.clock = 0.0
+            call()
+            times.append(self.clock or self.operators_us)
+            self.timed += 1
+        self.clock = None
+        return times
+
     def _run(self, function: int, instances: int, words: tuple[int, ...]) -> None:
-        self.launches.append(instances)
         module, index, spec = self.modules[function]
+        if self.clock is not None:
+            self.clock += self.launch_us(spec, launch_text(module, index), instances)
+            return
+        self.launches.append(instances)
         kernel = module.functions[f"k{index}"]
         kinds = (kind for _, kind in spec.parameters)
         run_instances(kernel, instances, list(map(_argument, words, kinds)))
@@ -131,8 +160,20 @@ class FakeGpu:
             self.modules[number] = module, index, spec
             return GpuBinary(str(number).encode(), f"k{index}", 32 * spec.warps, 0, "")
 
-        with replaced_driver(self), patch.object(TritonModule, "_compile", compile_launch):
+        def register_usage(module: TritonModule, index: int, divisible: object) -> RegisterUsage:
+            return self.usage(module.specs[index], launch_text(module, index))
+
+        with (
+            replaced_driver(self),
+            patch.object(TritonModule, "_compile", compile_launch),
+            patch.object(TritonModule, "register_usage", register_usage),
+        ):
             yield
+
+
+def launch_text(module: TritonModule, index: int) -> str:
+    """Return the text of a launch."""
+    return inspect.getsource(module.functions[f"k{index}"].fn)  # type: ignore[attr-defined]
 
 
 class _OperatorRecorder(TorchDispatchMode):
@@ -186,10 +227,14 @@ def on_gpu(captured: CapturedGraph) -> CapturedGraph:
 
 
 class GpuRecorder(Recorder):
-    """A `torch.compile` backend that compiles programs for a fake GPU; `reports` describe them."""
+    """A `torch.compile` backend that compiles programs for a fake GPU; `reports` describe them.
 
-    def __init__(self, gpu: FakeGpu, **options):
+    Under `tune="measure"`, whole programs do not compete with eager: the interpreter always loses.
+    """
+
+    def __init__(self, gpu: FakeGpu, tune: str = "off", **options):
         super().__init__(**options)
+        self.tune = tune
         self.gpu = gpu
         self.reports: list[GraphReport] = []
         self.context = replace(self.context, sink=self.reports.append)
@@ -199,7 +244,9 @@ class GpuRecorder(Recorder):
         self.captured.append(captured)
         self.phases.append(graph.phase)
         with self.gpu.in_place():
-            run, _ = compile_captured(captured, graph.phase, self.context)
+            config = replace(self.context.config, tune=self.tune)
+            tuned = replace(self.context, config=config)
+            run, _ = compile_captured(captured, graph.phase, tuned)
 
         def call(args):
             with self.gpu.in_place():  # it may compile for unaligned tensors

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from tofuse.analysis.alias import is_eliminated_concat
 from tofuse.analysis.memory_traffic import region_bytes
-from tofuse.config import Config
 from tofuse.cost.gpu_machine import gpu_machine
 from tofuse.cost.library import library_us
 from tofuse.cost.machine import Machine
@@ -15,7 +14,7 @@ from tofuse.cost.nest_cost import nest_cost
 from tofuse.cost.tile_cost import tile_program_us
 from tofuse.cost.traffic import traffic_us
 from tofuse.driver.autotune import ATEN, Choice
-from tofuse.driver.codegen import GeneratedKernel
+from tofuse.driver.codegen import ChosenSchedule, GeneratedKernel
 from tofuse.ir.dims import symbol
 from tofuse.ir.executor import (
     KERNELS,
@@ -29,7 +28,6 @@ from tofuse.ir.executor import (
 )
 from tofuse.ir.graph import Op, Value, device_of
 from tofuse.ir.region import Partition, Region
-from tofuse.ir.schedule import Schedule
 from tofuse.ir.tile import TileProgram
 from tofuse.ops.reference import TO_TORCH
 from tofuse.runtime.cuda import capability, device_name
@@ -79,12 +77,12 @@ def _assign_call(region: Region, executors: Executors, machine: Machine) -> Assi
 
 def requested_kernels(
     part: Partition, choices: Mapping[Region, Choice], executors: Executors
-) -> tuple[dict[Region, Schedule | None], dict[Region, str]]:
+) -> tuple[dict[Region, ChosenSchedule], dict[Region, str]]:
     """Return the regions that become kernels, with their schedules, and why others do not.
 
     A schedule of None stands for the one that the heuristics choose.
     """
-    requested: dict[Region, Schedule | None] = {}
+    requested: dict[Region, ChosenSchedule] = {}
     rejected: dict[Region, str] = {}
     for r in (r for r in part.regions if not r.library):
         choice = choices.get(r, Choice())
@@ -125,12 +123,9 @@ def _predicted_us(g: GeneratedKernel, part: Partition, machine: Machine) -> floa
     return traffic_us(machine, region_bytes(g.region, part.aliases.memrefs)) + machine.launch_us
 
 
-def unsupported_on_gpu(part: Partition, config: Config) -> list[str]:
-    """Return a note for each option that has no effect on the GPU kernels of a partition."""
-    on_gpu = any(not r.library and device_of(r.ops) != "cpu" for r in part.regions)
-    if not on_gpu or config.tune != "measure":
-        return []
-    return ["tune='measure' has no candidates for kernels on a GPU: they are not tuned"]
+def tuning_notes(choices: Mapping[Region, Choice]) -> list[str]:
+    """Return the notes of all choices."""
+    return list(dict.fromkeys(note for choice in choices.values() for note in choice.notes))
 
 
 def _tensor(v: Value) -> Tensor:

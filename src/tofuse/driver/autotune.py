@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 from rich.console import Console
 from rich.progress import track
@@ -19,7 +20,7 @@ from tofuse.cost.machine import Machine
 from tofuse.cost.machine_source import measured_machine
 from tofuse.cost.nest_cost import nest_cost
 from tofuse.cost.thresholds import MAX_CUTS, MAX_SCHEDULES, MIN_GAIN, TIMING_S
-from tofuse.driver.codegen import CodegenContext
+from tofuse.driver.codegen import ChosenSchedule, CodegenContext
 from tofuse.errors import TofuseError
 from tofuse.fusion.lower.axes import LoweringError
 from tofuse.fusion.partition.region_split import cut_positions, split_region
@@ -27,7 +28,6 @@ from tofuse.ir.dims import symbols_of
 from tofuse.ir.graph import Op, device_of, show_graph
 from tofuse.ir.nest import Nest
 from tofuse.ir.region import Partition, Region
-from tofuse.ir.schedule import Schedule
 from tofuse.plan.signature import CallSignature
 from tofuse.report.repro import region_graph
 from tofuse.runtime.execute import CompiledPlan
@@ -37,6 +37,7 @@ from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.schedule_legality import Unschedulable
 from tofuse.schedule.schedule_variants import schedule_variants
 
+T = TypeVar("T")
 KIND = "choice"
 VERSION = "2"  # of the candidates; stored choices of other versions are ignored
 FUSED, SPLIT, ATEN = "fused", "split", "aten"
@@ -47,13 +48,14 @@ class Choice:
     """How to run a region, and the measured microseconds of each candidate.
 
     A schedule of None stands for the one that the heuristics choose. `cut` is the position at
-    which a split region is cut.
+    which a split region is cut. `notes` name candidates whose results are wrong.
     """
 
     kind: str = FUSED
-    schedule: Schedule | None = None
+    schedule: ChosenSchedule = None
     cut: int = 0
     times: tuple[tuple[str, float], ...] = field(default=(), compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def name(self) -> str:
@@ -81,6 +83,8 @@ class Linked(Protocol):
 BuildProgram = Callable[[Partition, CallSignature, Mapping[Region, Choice], Config], Linked]
 # a choice, and a function that builds it; it returns None if the candidate cannot be built
 Candidate = tuple[Choice, Callable[[], "TimedCall | None"]]
+# the microseconds of each call
+TimeCalls = Callable[[Sequence[TimedCall]], list[float]]
 
 
 def measured_choices(context: CodegenContext, build_program: BuildProgram) -> dict[Region, Choice]:
@@ -94,22 +98,30 @@ def measured_choices(context: CodegenContext, build_program: BuildProgram) -> di
     key = (repr(context.oracle.target), config.precision, *config.executors)
     store = store_of(config)
     choices: dict[Region, Choice] = {}
-    shown = track(
-        regions,
+    with real_tensors():
+        for region in with_progress(regions):
+            isolated = replace(context, partition=isolate_region(region, part))
+            candidates = list(_candidates(isolated, build_program))
+            choices[region] = choose(candidates, (*key, region_text(isolated)), store)
+    return choices
+
+
+def with_progress(items: Sequence[T]) -> Iterable[T]:
+    """Return the items; on a terminal, show how many have been taken."""
+    return track(
+        items,
         "tofuse times candidates",
         console=Console(stderr=True),
         transient=True,
         disable=not sys.stderr.isatty(),
     )
-    with real_tensors():
-        for region in shown:
-            isolated = replace(context, partition=isolate_region(region, part))
-            graph = isolated.partition.graph
-            anonymous = tuple(replace(op, loc=None) for op in graph.ops)
-            text = show_graph(replace(graph, name="region", ops=anonymous))
-            candidates = list(_candidates(isolated, build_program))
-            choices[region] = choose(candidates, (*key, text), store)
-    return choices
+
+
+def region_text(isolated: CodegenContext) -> str:
+    """Return the text of a partition of one region, without names of files."""
+    graph = isolated.partition.graph
+    anonymous = tuple(replace(op, loc=None) for op in graph.ops)
+    return show_graph(replace(graph, name="region", ops=anonymous))
 
 
 def apply_choices(
@@ -148,23 +160,27 @@ def isolate_region(region: Region, part: Partition) -> Partition:
     return Partition(graph, (isolated,), AliasAnalysis(graph), (), rounded=part.rounded)
 
 
+def build_candidate(
+    choice: Choice, context: CodegenContext, build_program: BuildProgram, inputs: Sequence[object]
+) -> TimedCall | None:
+    """Return a call of a partition of one region, run as chosen; None if it cannot be built."""
+    part, strict = context.partition, replace(context.config, strict=True, mode="default")
+    signature = CallSignature(part.graph.inputs, part.graph.outputs, {})
+    try:
+        split, choices = apply_choices(part, {part.regions[0]: choice})
+        run = build_program(split, signature, choices, strict).load(None)
+    except TofuseError:
+        return None
+    return lambda: run([*inputs])
+
+
 def _candidates(context: CodegenContext, build_program: BuildProgram) -> Iterator[Candidate]:
     """Yield the candidates for a partition of one region, the default kernel first."""
-    part, strict = context.partition, replace(context.config, strict=True)
-    (region,) = part.regions
-    inputs = sample_tensors(part.graph.inputs)
-    signature = CallSignature(part.graph.inputs, part.graph.outputs, {})
+    (region,) = context.partition.regions
+    inputs = sample_tensors(context.partition.graph.inputs)
 
     def candidate(choice: Choice) -> Candidate:
-        def build() -> TimedCall | None:
-            try:
-                split, choices = apply_choices(part, {region: choice})
-                run = build_program(split, signature, choices, strict).load(None)
-            except TofuseError:
-                return None
-            return lambda: run([*inputs])
-
-        return choice, build
+        return choice, partial(build_candidate, choice, context, build_program, inputs)
 
     machine = measured_machine(context.oracle.target, context.config)
     yield candidate(Choice())
@@ -172,10 +188,15 @@ def _candidates(context: CodegenContext, build_program: BuildProgram) -> Iterato
         variants = schedule_variants(nest.kernel, nest.schedule)
         for variant in sorted(variants, key=lambda n: nest_cost(n, machine).us)[:MAX_SCHEDULES]:
             yield candidate(Choice(FUSED, variant.schedule))
-    cut = _best_cut(region, context, machine)
+    cut = best_cut(region, context, lambda r: _predicted_us(r, context, machine))
     if cut:
         yield candidate(Choice(SPLIT, None, cut))
     yield candidate(Choice(ATEN))
+
+
+def _predicted_us(region: Region, context: CodegenContext, machine: Machine) -> float | None:
+    nest = _nest(region, context)
+    return None if nest is None else nest_cost(nest, machine).us
 
 
 def _nest(region: Region, context: CodegenContext) -> Nest | None:
@@ -188,18 +209,21 @@ def _nest(region: Region, context: CodegenContext) -> Nest | None:
         return None
 
 
-def _best_cut(region: Region, context: CodegenContext, machine: Machine) -> int:
-    """Return the cut whose two kernels are predicted to be fastest; 0 if there is no cut."""
+def best_cut(
+    region: Region, context: CodegenContext, predict: Callable[[Region], float | None]
+) -> int:
+    """Return the cut whose two kernels are predicted to be fastest; 0 if there is no cut.
+
+    `predict` returns the microseconds of a region's kernel, or None if it has none.
+    """
     positions = cut_positions(region)
-    best_us, best_cut = float("inf"), 0
+    best_us, found = float("inf"), 0
     for cut in positions[:: max(1, len(positions) // MAX_CUTS)]:
         parts = split_region(region, context.partition.aliases.memrefs, cut) or ()
-        nests = [_nest(r, context) for r in parts]
-        found = [n for n in nests if n is not None]
-        us = sum(nest_cost(n, machine).us for n in found)
-        if found and len(found) == len(nests) and us < best_us:
-            best_us, best_cut = us, cut
-    return best_cut
+        times = [us for us in map(predict, parts) if us is not None]
+        if times and len(times) == len(parts) and sum(times) < best_us:
+            best_us, found = sum(times), cut
+    return found
 
 
 def is_static(region: Region) -> bool:
@@ -216,14 +240,28 @@ def choose(
 ) -> Choice:
     """Return the fastest candidate; the stored one if these candidates were timed before.
 
-    Timing takes `seconds` per candidate. The first candidate wins unless another is faster by
-    `MIN_GAIN`, so that noise does not decide. Candidates that cannot be built or fail when run
-    are skipped. If the first one fails, nothing is timed.
+    Timing takes `seconds` per candidate.
     """
-    key = (VERSION, *key)
-    stored = _parse(store.get(KIND, key), [choice for choice, _ in candidates])
+    stored = stored_choice([choice for choice, _ in candidates], key, store)
     if stored is not None:
         return stored
+    return measure_choice(candidates, key, store, lambda calls: interleaved_us(calls, seconds))
+
+
+def stored_choice(choices: Sequence[Choice], key: Sequence[str], store: Store) -> Choice | None:
+    """Return the one of the choices that is stored under a key; None if none is."""
+    return _parse(store.get(KIND, (VERSION, *key)), choices)
+
+
+def measure_choice(
+    candidates: Sequence[Candidate], key: Sequence[str], store: Store, time_calls: TimeCalls
+) -> Choice:
+    """Time the candidates, and store and return the fastest.
+
+    The first candidate wins unless another is faster by `MIN_GAIN`, so that noise does not decide.
+    Candidates that cannot be built or fail when run are skipped. If the first one fails, nothing is
+    timed.
+    """
     runnable: list[tuple[Choice, TimedCall]] = []
     for choice, build in candidates:
         step = build()
@@ -234,13 +272,13 @@ def choose(
             runnable.append((choice, step))
     if not runnable or runnable[0][0] is not candidates[0][0]:
         return candidates[0][0]
-    times = interleaved_us([step for _, step in runnable], seconds)
+    times = time_calls([step for _, step in runnable])
     named_times = tuple((c.name, us) for (c, _), us in zip(runnable, times, strict=True))
     best = min(range(len(times)), key=times.__getitem__)
     if times[best] > (1 - MIN_GAIN) * times[0]:
         best = 0
     winner = replace(runnable[best][0], times=named_times)
-    store.put(KIND, key, json.dumps({"name": winner.name, "times": named_times}))
+    store.put(KIND, (VERSION, *key), json.dumps({"name": winner.name, "times": named_times}))
     return winner
 
 

@@ -8,10 +8,13 @@ import torch
 from torch.fx import GraphModule
 
 from tofuse.backends.llvm.load import host_target
+from tofuse.backends.triton.load import triton_version
 from tofuse.cache.store import store_of
 from tofuse.driver.autotune import ATEN, Choice, choose
+from tofuse.driver.autotune_gpu import CAPTURED
 from tofuse.driver.context import CompileContext
-from tofuse.runtime.cuda import synchronize
+from tofuse.runtime.cuda import device_name, synchronize
+from tofuse.runtime.gpu_driver import gpu_driver
 from tofuse.runtime.launch import thread_count
 from tofuse.runtime.timing import TimedCall, real_tensors
 from tofuse.torch_internals.memory import tensor_version
@@ -25,17 +28,22 @@ def fastest_program(
 ) -> tuple[Call, str]:
     """Return the faster of the compiled and the eager program, and the measured times.
 
-    Both run on copies of the arguments, with the backward if there is one.
+    Both run on copies of the arguments, with the backward if there is one. Nothing is timed while
+    a CUDA graph is captured.
     """
     grad, config = torch.is_grad_enabled(), context.config
+    gpus = sorted({a.device.index for a in args if isinstance(a, torch.Tensor) and a.is_cuda})
+    if gpus and gpu_driver().is_capturing():
+        return compiled, CAPTURED
     target = repr(host_target(thread_count()))
     types = [_describe(a) for a in args]
-    key = (target, torch.__version__, *config.executors, eager.code, *types, str(grad))
+    names = [f"{device_name(f'cuda:{k}')}, Triton {triton_version()}" for k in gpus]
+    key = (target, *names, torch.__version__, *config.executors, eager.code, *types, str(grad))
     candidates = [
         (Choice(), lambda: _step(compiled, args, grad)),
         (Choice(ATEN), lambda: _step(eager.forward, args, grad)),
     ]
-    with real_tensors():
+    with real_tensors(gpus):
         choice = choose(candidates, key, store_of(config))
     if choice.kind != ATEN:
         return compiled, choice.why

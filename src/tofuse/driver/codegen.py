@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Union
 
 from tofuse.backends.llvm.emit import emit
 from tofuse.backends.triton.emit import emit as emit_triton
@@ -19,16 +20,17 @@ from tofuse.ir.kernel import Kernel, Uniform
 from tofuse.ir.nest import Nest
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule
-from tofuse.ir.tile import GpuTarget, TileProgram
+from tofuse.ir.tile import GpuTarget, TileProgram, TilingChoice
 from tofuse.ops.check_kernel import check_kernel
 from tofuse.runtime.cuda import capability
 from tofuse.schedule.build_nest import build_nest
-from tofuse.schedule.build_tiles import build_tiles
+from tofuse.schedule.build_tiles import BY_HEURISTICS, build_tiles
 from tofuse.schedule.kernel_dedup import DedupedKernel, kernel_dedup, merge_gpu_kernels
 from tofuse.schedule.schedule_legality import Unschedulable
 from tofuse.schedule.split_launches import Updates
 
 NestPass = Callable[[Nest], Nest]
+ChosenSchedule = Union[Schedule, TilingChoice, None]  # noqa: UP007  (evaluated at run time)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,19 +76,21 @@ class _ScheduledRegion:
 
 
 def generate_kernels(
-    schedules: Mapping[Region, Schedule | None], context: CodegenContext
+    schedules: Mapping[Region, ChosenSchedule], context: CodegenContext
 ) -> tuple[list[GeneratedKernel], dict[Region, str]]:
     """Return nests and texts; regions that differ only in sizes share one.
 
     Also return why a region has no loop nest, such as a lone reduction of a broadcast tensor.
-    If a region's schedule is None, the heuristics choose it, as every schedule on a GPU.
+    If a region's schedule is None, the heuristics choose it.
     """
-    on_gpu = [r for r in schedules if device_of(r.ops) != "cpu"]
+    on_gpu = {r: schedules[r] for r in schedules if device_of(r.ops) != "cpu"}
     gpu_kernels, rejected = _generate_gpu_kernels(on_gpu, context)
     scheduled: list[_ScheduledRegion] = []
     for region in (r for r in schedules if device_of(r.ops) == "cpu"):
+        schedule = schedules[region]
+        assert not isinstance(schedule, TilingChoice)
         try:
-            scheduled.append(_schedule_region(region, schedules[region], context))
+            scheduled.append(_schedule_region(region, schedule, context))
         except (LoweringError, Unschedulable) as e:
             rejected[region] = str(e)
     emitted: dict[Kernel, GeneratedKernel] = {}  # for the first region
@@ -121,10 +125,20 @@ def _finish(
     return mark_nontemporal(kernel, shared.arguments, nontemporal)
 
 
-def _generate_gpu_kernels(
-    regions: Sequence[Region], context: CodegenContext
-) -> tuple[list[GeneratedKernel], dict[Region, str]]:
-    """Return the launches and texts of regions on a GPU, and why a region has none."""
+@dataclass(frozen=True, eq=False)
+class LoweredRegion:
+    """A region on a GPU with the kernel that it may share, its arguments and its sizes."""
+
+    region: Region
+    kernel: Kernel
+    arguments: tuple[Value, ...]
+    sizes: tuple[Dim, ...]
+
+
+def lower_for_gpu(
+    regions: Iterable[Region], context: CodegenContext
+) -> tuple[list[LoweredRegion], dict[Region, str]]:
+    """Return the kernels of regions on a GPU, and why a region has none."""
     part = context.partition
     rejected: dict[Region, str] = {}
     lowered: list[tuple[Region, Kernel, tuple[Value, ...]]] = []
@@ -137,22 +151,36 @@ def _generate_gpu_kernels(
         kernel = _finish(shared.kernel, shared, region, context.nontemporal)
         lowered.append((region, kernel, shared.arguments))
     merged = merge_gpu_kernels([kernel for _, kernel, _ in lowered])
-    bounds = _size_bounds(merged)
-    emitted: dict[tuple[Kernel, str, Updates], GeneratedKernel] = {}
+    found = [
+        LoweredRegion(region, kernel, arguments, sizes)
+        for (region, _, arguments), (kernel, sizes) in zip(lowered, merged, strict=True)
+    ]
+    return found, rejected
+
+
+def _generate_gpu_kernels(
+    schedules: Mapping[Region, ChosenSchedule], context: CodegenContext
+) -> tuple[list[GeneratedKernel], dict[Region, str]]:
+    """Return the launches and texts of regions on a GPU, and why a region has none."""
+    lowered, rejected = lower_for_gpu(schedules, context)
+    bounds = _size_bounds([(x.kernel, x.sizes) for x in lowered])
+    emitted: dict[tuple[Kernel, str, Updates, TilingChoice], GeneratedKernel] = {}
     generated: list[GeneratedKernel] = []
-    for (region, _, arguments), (kernel, sizes) in zip(lowered, merged, strict=True):
-        names = [(v, b.name) for v, b in zip(arguments, kernel.buffers, strict=True)]
+    for x in lowered:
+        names = [(v, b.name) for v, b in zip(x.arguments, x.kernel.buffers, strict=True)]
         updates = frozenset(
             (a, b) for v, a in names for w, b in names if (v, w) in context.mutations
         )
-        key = kernel, device_of(region.ops), updates
+        schedule = schedules[x.region]
+        choice = schedule if isinstance(schedule, TilingChoice) else BY_HEURISTICS
+        key = x.kernel, device_of(x.region.ops), updates, choice
         try:
             if key not in emitted:
-                emitted[key] = _emit_gpu_kernel(region, kernel, bounds[kernel], updates, context)
+                emitted[key] = _emit_gpu_kernel(x, bounds[x.kernel], updates, choice, context)
         except Unschedulable as e:
-            rejected[region] = str(e)
+            rejected[x.region] = str(e)
             continue
-        own = replace(emitted[key], region=region, arguments=arguments, sizes=sizes)
+        own = replace(emitted[key], region=x.region, arguments=x.arguments, sizes=x.sizes)
         generated.append(own)
     return generated, rejected
 
@@ -170,17 +198,23 @@ def _size_bounds(
     return found
 
 
+def gpu_target(device: str) -> GpuTarget:
+    """Return the GPU to generate code for."""
+    version, multiprocessors = capability(device)
+    return GpuTarget(multiprocessors, version)
+
+
 def _emit_gpu_kernel(
-    region: Region,
-    kernel: Kernel,
+    lowered: LoweredRegion,
     bounds: Mapping[str, int],
     updates: Updates,
+    choice: TilingChoice,
     context: CodegenContext,
 ) -> GeneratedKernel:
+    kernel, region = lowered.kernel, lowered.region
     check_kernel(kernel)
-    version, multiprocessors = capability(device_of(region.ops))
-    target = GpuTarget(multiprocessors, version)
-    tiles = build_tiles(kernel, target, bounds=bounds, updates=updates)
+    target = gpu_target(device_of(region.ops))
+    tiles = build_tiles(kernel, target, bounds=bounds, updates=updates, choice=choice)
     error = None
     try:
         source = emit_triton(tiles, exact=context.config.precision == "eager")

@@ -56,7 +56,7 @@ def load_kernels(
     on_cpu = [g for g in generated if isinstance(g.nest, Nest) and g.error is None]
     threads = compiling_threads()
     library.compile(list(dict.fromkeys(map(_text, on_cpu))), store_of(config), threads)
-    modules = _compile_for_gpu(generated, threads)
+    modules = compile_for_gpu(generated, threads)
     launchers: list[Launch] = []
     bindings: dict[Region, KernelBinding] = {}
     number_of: dict[str | TileProgram, int] = {}
@@ -94,7 +94,7 @@ def _text(g: GeneratedKernel) -> str:
     return g.source.replace(f"@{g.nest.kernel.name}", "@kernel")
 
 
-def _compile_for_gpu(
+def compile_for_gpu(
     generated: Sequence[GeneratedKernel], threads: int
 ) -> Mapping[TileProgram, TritonModule]:
     """Return the modules of GPU kernels, with code for aligned tensors; threads compile.
@@ -108,9 +108,7 @@ def _compile_for_gpu(
             continue
         with suppress(CompileError):
             module = modules[g.nest] = _triton_module(g, g.nest)
-            for k, spec in enumerate(module.specs):
-                names = [name for name, _ in spec.parameters]
-                tasks.append((module, k, g.nest.call.aligned(names)))
+            tasks += [(module, k, aligned) for k, aligned in aligned_launches(module, g.nest)]
 
     def compile_launch(task: tuple[TritonModule, int, tuple[bool, ...]]) -> None:
         module, k, aligned = task
@@ -119,6 +117,14 @@ def _compile_for_gpu(
 
     thread_map(compile_launch, tasks, threads)
     return modules
+
+
+def aligned_launches(
+    module: TritonModule, program: TileProgram
+) -> list[tuple[int, tuple[bool, ...]]]:
+    """Return each launch, with which of its parameters are multiples of 16 for aligned tensors."""
+    names = ([name for name, _ in spec.parameters] for spec in module.specs)
+    return [(k, program.call.aligned(own)) for k, own in enumerate(names)]
 
 
 def _triton_module(g: GeneratedKernel, program: TileProgram) -> TritonModule:

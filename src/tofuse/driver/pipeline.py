@@ -37,7 +37,7 @@ from tofuse.driver.assign_executors import (
     assign_kernels_and_fallbacks,
     assign_library_calls,
     requested_kernels,
-    unsupported_on_gpu,
+    tuning_notes,
 )
 from tofuse.driver.autotune import Choice
 from tofuse.driver.call_signature import call_signature, caller_outputs
@@ -372,7 +372,7 @@ def build_program(
     notes = [
         *loaded.notes,
         *(f"{r.name} runs through PyTorch: {why}" for r, why in rejected.items()),
-        *unsupported_on_gpu(part, config),
+        *tuning_notes(choices),
     ]
     return LinkedProgram(
         plan,

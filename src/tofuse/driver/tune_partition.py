@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tofuse.cache.store import store_of
 from tofuse.driver.autotune import BuildProgram, Choice, apply_choices, measured_choices
+from tofuse.driver.autotune_gpu import measured_gpu_choices
 from tofuse.driver.choose_products import IN_KERNEL, measured_products, product_notes
 from tofuse.driver.codegen import CodegenContext
 from tofuse.errors import TofuseError
@@ -46,6 +47,7 @@ def tune_partition(
     if contracted is not graph:
         context = replace(context, partition=fuse_whole(contracted))
     choices = measured_choices(context, build_program)
+    choices |= measured_gpu_choices(context, build_program)
     return TunedPartition(*apply_choices(context.partition, choices), tuple(notes))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,7 +123,7 @@ class VerifiedKernel:
             perturbed = run_graph(f64_graph, f64_inputs, sizes)
         else:
             perturbed = exact
-        tolerance = max(_TOLERANCES.get(v.dtype, 0.0) for v in graph.values())
+        tolerance = tolerance_of(graph.values())
         for v, t in zip(self.region.outputs, results, strict=True):
             x = f64_value[v]
             reason = describe_mismatch(t, reference[v], exact[x], tolerance, perturbed[x])
@@ -159,6 +159,11 @@ def _perturbed(x: Tensor) -> Tensor:
     signs = torch.ones(x.numel(), dtype=x.dtype)
     signs[::2] = -1
     return x * (1 + torch.finfo(x.dtype).eps * signs.reshape(x.shape))
+
+
+def tolerance_of(values: Iterable[Value]) -> float:
+    """Return the relative error that is allowed where these values are computed."""
+    return max(_TOLERANCES.get(v.dtype, 0.0) for v in values)
 
 
 def describe_mismatch(

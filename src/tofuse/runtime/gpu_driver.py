@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 
+from tofuse.cost.thresholds import CLEARED_BYTES
 from tofuse.errors import CompileError
 from tofuse.torch_internals.memory import empty_strided_cuda
 from tofuse.torch_internals.streams import get_device, get_stream
@@ -72,6 +73,12 @@ class GpuDriver(Protocol):
 
     def record(self, function: Callable[[], T]) -> tuple[T, Callable[[], None]]:
         """Record the launches of a function; return its result, and what replays them."""
+
+    def elapsed_us(self, calls: Sequence[Callable[[], object]]) -> list[float]:
+        """Return the microseconds that each call takes on the current device.
+
+        The L2 cache holds none of its operands before.
+        """
 
     def is_on(self, tensor: torch.Tensor, device: int) -> bool: ...
 
@@ -156,6 +163,23 @@ class CudaDriver:
             finally:
                 torch.cuda.set_stream(before)
             return result, graph.replay
+
+    def elapsed_us(self, calls: Sequence[Callable[[], object]]) -> list[float]:
+        """Time calls on the current stream with events, as `triton.testing.do_bench` does.
+
+        While the cache is cleared, the host prepares the call, so that its time does not count.
+        """
+        other = torch.empty(CLEARED_BYTES, dtype=torch.int8, device="cuda")
+        events = []
+        for call in calls:
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            other.zero_()
+            begin.record()
+            call()
+            end.record()
+            events.append((begin, end))
+        torch.cuda.synchronize()
+        return [1000 * begin.elapsed_time(end) for begin, end in events]
 
     def is_on(self, tensor: torch.Tensor, device: int) -> bool:
         return tensor.is_cuda and tensor.device.index == device

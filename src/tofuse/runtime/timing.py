@@ -74,9 +74,12 @@ def interleaved_us(calls: Sequence[TimedCall], seconds: float) -> list[float]:
 
 
 @contextmanager
-def real_tensors() -> Iterator[None]:
-    """Disable fake tensors, gradients and changes of the random state, as for a measurement."""
-    with disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+def real_tensors(gpus: Sequence[int] = ()) -> Iterator[None]:
+    """Disable fake tensors, gradients and changes of the random states, as for a measurement.
+
+    The states are those of the CPU and of `gpus`.
+    """
+    with disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=gpus):
         yield
 
 

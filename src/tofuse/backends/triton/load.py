@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tofuse.backends.triton.cubin import RegisterUsage, read_register_usage
 from tofuse.errors import CompileError
 from tofuse.ir.tile import GpuBinary
 
@@ -37,6 +38,10 @@ class TritonModule:
         if key not in self.binaries:
             self.binaries[key] = self._compile(index, divisible)
         return self.binaries[key]
+
+    def register_usage(self, index: int, divisible: tuple[bool, ...]) -> RegisterUsage:
+        """Return the registers and the stack of the code of a launch. Raises CompileError."""
+        return read_register_usage(self.binary(index, divisible).code)
 
     def _compile(self, index: int, divisible: Sequence[bool]) -> GpuBinary:
         import triton
@@ -70,6 +75,15 @@ class TritonModule:
             metadata.shared,
             compiled.asm["ptx"],
         )
+
+
+def triton_version() -> str:
+    """Return the release of Triton; nothing if it is not installed."""
+    try:
+        import triton
+    except ImportError:
+        return ""
+    return str(triton.__version__)
 
 
 def jit_functions(text: str) -> dict[str, JitFunction]:

@@ -1,0 +1,78 @@
+"""Which candidates of a GPU kernel are timed, from their machine code."""
+
+import importlib.util
+from dataclasses import replace
+
+import pytest
+
+from tofuse.backends.llvm.load import host_target
+from tofuse.backends.triton.cubin import RegisterUsage
+from tofuse.backends.triton.load import TritonModule
+from tofuse.config import make_config
+from tofuse.cost.machine_source import assumed_machine
+from tofuse.driver.codegen import GeneratedKernel, generate_kernels
+from tofuse.driver.oracle import CostOracle
+from tofuse.driver.pipeline import codegen_context, fuse
+from tofuse.driver.prune_tilings import prune_tilings
+from tofuse.ir.parse_graph import parse_graph
+from tofuse.ir.parse_tiling import parse_tiling_choice
+from tofuse.ir.tile import GpuTarget, TileProgram
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="triton is not installed"
+)
+ROWS = """graph(x: f32[4096,16384]@cuda:0) {
+  v0 = exp(x) : f32[4096,16384]@cuda:0
+  v1 = sum(v0, dims=(1), keepdim=false, dtype=f32) : f32[4096]@cuda:0
+  v2 = broadcast(v1, dims=(0,), shape=(4096, 16384)) : f32[4096,16384]@cuda:0
+  v3 = sub(v0, v2) : f32[4096,16384]@cuda:0
+  return v3
+}"""
+
+
+def generate(*choices: str) -> list[GeneratedKernel]:
+    """Return the kernel of one region for each choice; empty text stands for the heuristics."""
+    config = make_config({"strict": True})
+    target = host_target(1)
+    oracle = CostOracle(target, assumed_machine(target, config))
+    part = fuse(parse_graph(ROWS), None, frozenset(), oracle, config)
+    (region,) = part.regions
+    context = codegen_context(part, oracle, config)
+    found = []
+    for text in choices:
+        (kernel,), _ = generate_kernels({region: parse_tiling_choice(text)}, context)
+        found.append(kernel)
+    return found
+
+
+def tilings(kernels: list[GeneratedKernel]) -> list[str]:
+    programs = [g.nest for g in kernels if isinstance(g.nest, TileProgram)]
+    return [repr(p.choice) for p in programs]
+
+
+def test_candidates_that_spill_or_do_not_compile_are_left_out():
+    spills, fits = "grid i0/1; whole i1/16384; warps 1", "grid i0/1; whole i1/16384; warps 32"
+    default, *variants = generate("", spills, fits)
+    broken = replace(variants[1], source=variants[1].source.replace("tl.store", "tl.stored"))
+    assert isinstance(broken.nest, TileProgram)
+    broken = replace(broken, nest=replace(broken.nest))  # modules are found by program
+    kept = prune_tilings(default, [*variants, broken], GpuTarget())
+    assert tilings(kept) == [fits]
+
+
+@pytest.mark.parametrize(
+    ("default_registers", "registers", "kept"),
+    [(64, 64, True), (64, 255, False), (255, 255, True), (255, 64, True)],
+)
+def test_candidates_that_hold_few_warps_are_left_out(
+    monkeypatch, default_registers: int, registers: int, kept: bool
+):
+    def usage(module: TritonModule, index: int, divisible: object) -> RegisterUsage:
+        warps = module.specs[index].warps
+        return RegisterUsage(registers if warps == 8 else default_registers, 0)
+
+    monkeypatch.setattr(TritonModule, "register_usage", usage)
+    default, variant = generate("", "grid i0/1; whole i1/16384; warps 8")
+    assert bool(prune_tilings(default, [variant], GpuTarget())) == kept
+    few = GpuTarget(multiprocessors=4096)  # each holds one instance, whatever its registers
+    assert prune_tilings(default, [variant], few) == [variant]
