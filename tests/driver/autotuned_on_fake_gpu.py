@@ -157,3 +157,33 @@ def test_layers_that_share_a_kernel_are_timed_once(compile_for, tmp_path):
     tuned = [why for why in reasons(reports) if why.startswith("measured: ")]
     stored = list(tmp_path.rglob("choice-*/*.json"))
     assert len(stored) == len({r.nest for report in reports for r in report.kernels}) < len(tuned)
+
+
+def test_without_memory_a_kernel_is_not_tuned(compile_for, tmp_path, monkeypatch):
+    def no_memory(gpu: FakeGpu, calls: object):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(FakeGpu, "elapsed_us", no_memory)
+    run, reports = compile_for(FakeGpu(), softmax, tune="measure", cache_dir=tmp_path)
+    x = torch.randn(9, 123)
+    torch.testing.assert_close(run(x), softmax(x), rtol=1e-4, atol=1e-5)
+    assert reasons(reports) == ["not measured"]
+    assert any("has no memory for its candidates" in note for note in reports[0].notes)
+
+
+def test_a_tuned_optimiser_step_is_as_few_launches(compile_for, tmp_path):
+    gpu, states = FakeGpu(warps_decide), []
+    for compiled in (False, True):
+        parameters = [torch.linspace(-1, 1, n).requires_grad_() for n in (16, 640, 48, 7, 21)]
+        optimiser = torch.optim.AdamW(parameters, lr=0.1, weight_decay=0.1)
+        step, before = optimiser.step, 0
+        for k in range(3):
+            for p in parameters:
+                p.grad = p.detach().sin() * (k + 1)
+            if k == 1 and compiled:
+                step, _ = compile_for(gpu, optimiser.step, tune="measure", cache_dir=tmp_path)
+            before = len(gpu.launches)
+            step()
+        states.append(parameters)
+    torch.testing.assert_close(*states)
+    assert gpu.timed and 0 < len(gpu.launches) - before <= 4

@@ -1,4 +1,4 @@
-"""Tune kernels on a fake GPU in another process: Triton decides at import whether it interprets."""
+"""Tune kernels on a GPU; and on a fake one, in another process for Triton's interpreter."""
 
 import importlib.util
 import os
@@ -7,6 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+import torch.nn.functional as F
+
+import tofuse
+from tests.support.eager import outcome
+from tofuse.runtime.gpu_driver import CudaDriver
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
@@ -21,3 +27,70 @@ def test_kernels_on_a_fake_gpu_are_tuned():
         check=False,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+needs_gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
+    pytest.mark.usefixtures("fresh_dynamo"),
+]
+
+
+def on_gpu(test):
+    for mark in needs_gpu:
+        test = mark(test)
+    return test
+
+
+def norm(x, w, b):
+    return F.gelu(F.layer_norm(x, (1024,), w, b))
+
+
+def make_inputs(dtype: torch.dtype) -> list[torch.Tensor]:
+    shapes = (4096, 1024), (1024,), (1024,)
+    return [torch.randn(s, device="cuda", dtype=dtype, requires_grad=True) for s in shapes]
+
+
+@on_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("options", [{"tune": "measure"}, {"mode": "max-autotune"}])
+def test_tuned_programs_are_as_in_eager(tmp_path: Path, dtype: torch.dtype, options):
+    inputs = make_inputs(dtype)
+    run = tofuse.compile(norm, cache_dir=tmp_path, **options)
+    tolerance = 1e-4 if dtype is torch.float32 else 3e-2
+    for _ in range(6):  # graphs are recorded after a few calls
+        got, want = outcome(run, inputs, {}), outcome(norm, inputs, {})
+        torch.testing.assert_close(got, want, rtol=tolerance, atol=10 * tolerance)
+
+
+@on_gpu
+def test_choices_are_kept_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    timed: list[int] = []
+    elapsed = CudaDriver.elapsed_us
+
+    def count(driver: CudaDriver, calls):
+        timed.append(len(calls))
+        return elapsed(driver, calls)
+
+    monkeypatch.setattr(CudaDriver, "elapsed_us", count)
+    inputs = make_inputs(torch.float32)
+    state = torch.cuda.get_rng_state()
+    first = tofuse.explain(norm, tune="measure", cache_dir=tmp_path)(*inputs)
+    assert timed and torch.equal(torch.cuda.get_rng_state(), state)
+    assert all(r.why.startswith("measured: ") for r in first.regions)
+    timed.clear()
+    torch._dynamo.reset()
+    second = tofuse.explain(norm, tune="measure", cache_dir=tmp_path)(*inputs)
+    assert not timed and [r.why for r in second.regions] == [r.why for r in first.regions]
+
+
+@on_gpu
+def test_the_clock_measures_a_copy():
+    source = torch.ones(1 << 28, device="cuda", dtype=torch.uint8)
+    target = torch.empty_like(source)
+    driver = CudaDriver()
+    once, twice = driver.elapsed_us(
+        [lambda: target.copy_(source), lambda: (target.copy_(source), target.copy_(source))]
+    )
+    assert 1.5 * once < twice < 2.5 * once
+    assert once > 2 * (1 << 28) / 20e6, "20 TB/s are more than any GPU has"

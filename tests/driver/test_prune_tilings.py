@@ -14,6 +14,7 @@ from tofuse.driver.codegen import GeneratedKernel, generate_kernels
 from tofuse.driver.oracle import CostOracle
 from tofuse.driver.pipeline import codegen_context, fuse
 from tofuse.driver.prune_tilings import prune_tilings
+from tofuse.errors import CompileError
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.parse_tiling import parse_tiling_choice
 from tofuse.ir.tile import GpuTarget, TileProgram
@@ -76,3 +77,12 @@ def test_candidates_that_hold_few_warps_are_left_out(
     assert bool(prune_tilings(default, [variant], GpuTarget())) == kept
     few = GpuTarget(multiprocessors=4096)  # each holds one instance, whatever its registers
     assert prune_tilings(default, [variant], few) == [variant]
+
+
+def test_without_the_tool_that_reads_registers_all_that_compile_are_kept(monkeypatch):
+    def missing(module: TritonModule, index: int, divisible: object) -> RegisterUsage:
+        raise CompileError("cuobjdump: no such file")
+
+    monkeypatch.setattr(TritonModule, "register_usage", missing)
+    default, variant = generate("", "grid i0/1; whole i1/16384; warps 8")
+    assert prune_tilings(default, [variant], GpuTarget()) == [variant]

@@ -56,6 +56,8 @@ from tofuse.torch_internals.trees import tensor_leaves
 
 CAPTURED = "tune='measure' times nothing while a CUDA graph is captured"
 
+NO_MEMORY = "the GPU has no memory for its candidates"
+
 
 def measured_gpu_choices(
     context: CodegenContext, build_program: BuildProgram
@@ -78,7 +80,10 @@ def measured_gpu_choices(
         for regions in with_progress(list(sharing.values())):
             largest = max(regions, key=lambda r: size_hint(region_bytes(r, memrefs)))
             isolated = replace(context, partition=isolate_region(largest, part))
-            choice = _measured_choice(isolated, build_program)
+            try:
+                choice = _measured_choice(isolated, build_program)
+            except torch.OutOfMemoryError:
+                choice = Choice(notes=(f"{largest.name} is not tuned: {NO_MEMORY}",))
             if choice is None:
                 continue
             whole = choice.kind == FUSED  # other choices are for tensors of these sizes

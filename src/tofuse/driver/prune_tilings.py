@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from tofuse.backends.triton.load import TritonModule
 from tofuse.cost.occupancy import instances_per_multiprocessor
@@ -46,22 +47,23 @@ def _usage(
 ) -> tuple[int, int] | None:
     """Return the most stack of a launch, and the fewest warps that a multiprocessor holds.
 
-    A launch with fewer instances than the GPU holds does not count. None if a launch does not
-    compile.
+    A launch with fewer instances than the GPU holds does not count, nor does one whose registers
+    cannot be read. None if a launch does not compile.
     """
     if module is None:
         return None
-    program = _program(g)
     stack, least = 0, MIN_TUNED_WARPS
-    try:
-        for k, aligned in aligned_launches(module, program):
-            binary, usage = module.binary(k, aligned), module.register_usage(k, aligned)
-            warps = binary.threads // 32
+    for (k, aligned), nest in zip(
+        aligned_launches(module, _program(g)), _program(g).nests, strict=True
+    ):
+        try:
+            binary = module.binary(k, aligned)
+        except CompileError:
+            return None
+        with suppress(CompileError):  # Triton lacks the tool
+            usage, warps = module.register_usage(k, aligned), binary.threads // 32
             fit = instances_per_multiprocessor(target, usage.registers, binary.shared, warps)
             stack = max(stack, usage.stack)
-            instances = program.nests[k].instance_count({})
-            if instances > fit * target.multiprocessors:
+            if nest.instance_count({}) > fit * target.multiprocessors:
                 least = min(least, fit * warps)
-    except CompileError:
-        return None
     return stack, least

@@ -120,9 +120,10 @@ def _other_roles(nest: TileNest, tiling: Tiling, target: GpuTarget) -> Iterator[
             warps = max(tiling.warps, min(32, whole * size_hint(others) // (2 * ELEMENTS_PER_WARP)))
             yield _with_role(replace(tiling, warps=warps), tile, "whole", whole)
         block = tile.block if tile.role != "whole" else min(LOOP_BLOCK, whole // 2)
-        if tile.role != "loop":
-            yield _with_role(tiling, tile, "loop", block)
         instances = nest.instance_count({}) // tiling.splits if _is_static(nest) else 0
+        alone = tile.role == "split" and 2 * instances < target.multiprocessors
+        if tile.role != "loop" and not alone:
+            yield _with_role(tiling, tile, "loop", block)
         splits = SPLITS_PER_SM * target.multiprocessors // max(1, instances)
         long = extent * size_hint(others) >= MIN_SPLIT
         if tile.role != "split" and long and instances and splits > 1:
