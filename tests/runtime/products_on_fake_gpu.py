@@ -133,19 +133,21 @@ def layers_with_copies(x, g, w, v):
 
 @pytest.mark.parametrize("place", [IN_KERNEL, IN_LIBRARY])
 @pytest.mark.parametrize("program", [layers, layers_with_copies])
-def test_a_product_is_computed_where_it_was_faster(compile_for, monkeypatch, place, program):
+def test_a_product_is_computed_where_it_was_faster(
+    compile_for, monkeypatch, tmp_path, place, program
+):
     texts: list[str] = []
 
-    def choose(candidates, key, store):
+    def choose(candidates, key, store, device):
         """Run all candidates, compare them, and choose one."""
         results = [build()() for _, build in candidates]
         torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
         texts.append(key[-1])
         return next(choice for choice, _ in candidates if choice.kind == place)
 
-    monkeypatch.setattr(choose_products, "choose", choose)
+    monkeypatch.setattr(choose_products, "choose_on_gpu", choose)
     gpu = FakeGpu()
-    compiled, reports = compile_for(gpu, program, tune="measure")
+    compiled, reports = compile_for(gpu, program, tune="measure", cache_dir=tmp_path)
     inputs = [torch.randn(s) for s in ((48, 48), (48,), (48, 70), (70, 48))]
     torch.testing.assert_close(compiled(*inputs), program(*inputs), rtol=1e-4, atol=1e-4)
     kinds = [op.kind for region in reports[0].partition.regions for op in region.ops]
@@ -154,6 +156,20 @@ def test_a_product_is_computed_where_it_was_faster(compile_for, monkeypatch, pla
     assert len(set(texts)) < len(texts), "layers that are alike have one text"
     notes = [note for note in reports[0].notes if "is computed by" in note]
     assert len(notes) == len({*notes}) >= 4
+
+
+@pytest.mark.parametrize(("product_us", "place"), [(3.0, "PyTorch's library"), (1.0, "a kernel")])
+def test_products_are_timed_by_the_clock_of_the_gpu(compile_for, tmp_path, product_us, place):
+    def program(x, w):
+        return F.silu(x @ w)
+
+    for timed in (True, False):  # the second compilation reads the choice on disk
+        gpu = FakeGpu(lambda spec, text, instances: product_us if "tl.dot" in text else 2.0)
+        compiled, reports = compile_for(gpu, program, tune="measure", cache_dir=tmp_path)
+        x, w = torch.randn(48, 48), torch.randn(48, 70)
+        torch.testing.assert_close(compiled(x, w), program(x, w), rtol=1e-4, atol=1e-4)
+        (note,) = [note for note in reports[0].notes if "is computed by" in note]
+        assert place in note and (gpu.timed > 0) == timed
 
 
 def activated_with_sum(x, w):

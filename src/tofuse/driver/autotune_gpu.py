@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -10,7 +10,7 @@ import torch
 
 from tofuse.analysis.memory_traffic import region_bytes
 from tofuse.backends.triton.load import triton_version
-from tofuse.cache.store import store_of
+from tofuse.cache.store import Store, store_of
 from tofuse.cost.machine import machine_on
 from tofuse.cost.machine_source import assumed_machine
 from tofuse.cost.nest_cost import tile_program_us
@@ -20,7 +20,9 @@ from tofuse.driver.autotune import (
     FUSED,
     SPLIT,
     BuildProgram,
+    Candidate,
     Choice,
+    TimeCalls,
     best_cut,
     build_candidate,
     is_static,
@@ -55,7 +57,6 @@ from tofuse.schedule.tiling_variants import tiling_variants
 from tofuse.torch_internals.trees import tensor_leaves
 
 CAPTURED = "tune='measure' times nothing while a CUDA graph is captured"
-
 NO_MEMORY = "the GPU has no memory for its candidates"
 
 
@@ -112,9 +113,8 @@ def _measured_choice(isolated: CodegenContext, build_program: BuildProgram) -> C
     if cut:
         others.insert(0, Choice(SPLIT, None, cut))
     config, store = isolated.config, store_of(isolated.config)
-    versions = (triton_version(), torch.__version__, config.precision, *config.executors)
     text = f"{default.source}\n{default.nest.choice!r}\n{region_text(isolated)}"
-    key = (repr(target), device_name(device), *versions, text)
+    key = (*gpu_key(device), config.precision, *config.executors, text)
     stored = stored_choice([Choice(), *variants, *others], key, store)
     if stored is not None:
         return stored
@@ -124,9 +124,26 @@ def _measured_choice(isolated: CodegenContext, build_program: BuildProgram) -> C
     choices = [Choice(), *(c for c, g in made.items() if g in kept), *others]
     comparison = _Comparison(isolated, build_program)
     candidates = [(c, partial(comparison.build, c)) for c in choices]
-    times = partial(interleaved_gpu_us, device=device_index(device), seconds=GPU_TIMING_S)
-    chosen = measure_choice(candidates, key, store, times)
+    chosen = measure_choice(candidates, key, store, _clock(device))
     return replace(chosen, notes=tuple(comparison.notes))
+
+
+def choose_on_gpu(
+    candidates: Sequence[Candidate], key: Sequence[str], store: Store, device: str
+) -> Choice:
+    """Return the fastest candidate on a GPU; the stored one if they were timed before."""
+    key = (*gpu_key(device), *key)
+    stored = stored_choice([choice for choice, _ in candidates], key, store)
+    return stored or measure_choice(candidates, key, store, _clock(device))
+
+
+def gpu_key(device: str) -> tuple[str, ...]:
+    """Return what times on a GPU depend on: its name and size, and the releases of libraries."""
+    return repr(gpu_target(device)), device_name(device), triton_version(), torch.__version__
+
+
+def _clock(device: str) -> TimeCalls:
+    return partial(interleaved_gpu_us, device=device_index(device), seconds=GPU_TIMING_S)
 
 
 def _generate(context: CodegenContext, schedule: ChosenSchedule) -> GeneratedKernel | None:

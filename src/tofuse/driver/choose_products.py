@@ -8,7 +8,8 @@ from functools import partial
 
 from tofuse.analysis.alias import is_view
 from tofuse.cache.store import Store
-from tofuse.driver.autotune import Choice, choose, is_static
+from tofuse.driver.autotune import Choice, is_static
+from tofuse.driver.autotune_gpu import choose_on_gpu
 from tofuse.ir.graph import Graph, Op, Value, device_of, show_graph, substitute_values
 from tofuse.ir.region import Partition, Region
 from tofuse.passes.contract_products import contract_products, is_contractible
@@ -45,7 +46,8 @@ def measured_products(
             (Choice(IN_LIBRARY), partial(build, graph)),
             (Choice(IN_KERNEL), partial(build, contracted)),
         ]
-        choice = choose(candidates, (*key, show_graph(graph)), store)
+        device = device_of(kernel.ops)
+        choice = choose_on_gpu(candidates, (*key, show_graph(graph)), store, device)
         choices |= dict.fromkeys(results, choice)
     return choices
 

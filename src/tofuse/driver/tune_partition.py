@@ -16,7 +16,7 @@ from tofuse.ir.graph import Graph
 from tofuse.ir.region import Partition, Region
 from tofuse.passes.contract_products import contract_products
 from tofuse.plan.signature import CallSignature
-from tofuse.runtime.cuda import capability
+from tofuse.runtime.gpu_driver import gpu_driver
 from tofuse.runtime.sample_inputs import sample_tensors
 from tofuse.runtime.timing import TimedCall, real_tensors
 
@@ -57,9 +57,9 @@ def _contract_faster(
     """Return the graph whose kernels compute the products that are faster there, and notes."""
     part, config = context.partition, context.config
     devices = sorted({v.type.device for v in graph.values()} - {"cpu"})
-    if not devices or config.executors[:1] != (KERNELS,):
+    if not devices or config.executors[:1] != (KERNELS,) or gpu_driver().is_capturing():
         return graph, []
-    quiet = replace(config, strict=True)
+    quiet = replace(config, strict=True, mode="default")
 
     def build(graph: Graph) -> TimedCall | None:
         inputs = sample_tensors(graph.inputs)
@@ -70,7 +70,7 @@ def _contract_faster(
             return None
         return lambda: run([*inputs])
 
-    key = (*(repr(capability(d)) for d in devices), config.precision, *config.executors)
+    key = (config.precision, *config.executors)
     with real_tensors():
         choices = measured_products(part, build, key, store_of(config))
     chosen = {v for v, choice in choices.items() if choice.kind == IN_KERNEL}
