@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from tofuse.analysis.alias import is_eliminated_concat
 from tofuse.analysis.memory_traffic import region_bytes
-from tofuse.cost.gpu_machine import gpu_machine
 from tofuse.cost.library import library_us
 from tofuse.cost.machine import Machine
 from tofuse.cost.nest_cost import nest_cost
@@ -15,6 +14,7 @@ from tofuse.cost.tile_cost import tile_program_us
 from tofuse.cost.traffic import traffic_us
 from tofuse.driver.autotune import ATEN, Choice
 from tofuse.driver.codegen import ChosenSchedule, GeneratedKernel
+from tofuse.driver.oracle import machine_of_gpu
 from tofuse.ir.dims import symbol
 from tofuse.ir.executor import (
     KERNELS,
@@ -30,7 +30,6 @@ from tofuse.ir.graph import Op, Value, device_of
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.tile import TileProgram
 from tofuse.ops.reference import TO_TORCH
-from tofuse.runtime.cuda import capability, device_name
 from tofuse.runtime.out_variants import out_variant
 
 ONLY_PYTORCH = "only PyTorch has this operator"
@@ -116,8 +115,7 @@ def assign_kernels_and_fallbacks(
 def _predicted_us(g: GeneratedKernel, part: Partition, machine: Machine) -> float:
     """Return the predicted time; for a kernel that several regions share, from its bytes alone."""
     if isinstance(g.nest, TileProgram):
-        device = device_of(g.region.ops)
-        return tile_program_us(g.nest, gpu_machine(device_name(device), *capability(device)))
+        return tile_program_us(g.nest, machine_of_gpu(device_of(g.region.ops)))
     if g.sizes == tuple(symbol(s) for s in g.nest.kernel.symbols):
         return nest_cost(g.nest, machine).us
     return traffic_us(machine, region_bytes(g.region, part.aliases.memrefs)) + machine.launch_us

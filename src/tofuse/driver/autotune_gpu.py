@@ -11,10 +11,8 @@ import torch
 from tofuse.analysis.memory_traffic import region_bytes
 from tofuse.backends.triton.load import triton_version
 from tofuse.cache.store import Store, store_of
-from tofuse.cost.machine import machine_on
-from tofuse.cost.machine_source import assumed_machine
-from tofuse.cost.nest_cost import tile_program_us
 from tofuse.cost.thresholds import GPU_TIMING_S
+from tofuse.cost.tile_cost import tile_program_us
 from tofuse.driver.autotune import (
     ATEN,
     FUSED,
@@ -40,6 +38,7 @@ from tofuse.driver.codegen import (
     gpu_target,
     lower_for_gpu,
 )
+from tofuse.driver.oracle import machine_of_gpu
 from tofuse.driver.prune_tilings import prune_tilings
 from tofuse.driver.verify_kernels import describe_mismatch, tolerance_of
 from tofuse.ir.dims import size_hint
@@ -156,8 +155,7 @@ def _predicted_us(context: CodegenContext, region: Region) -> float | None:
     generated, _ = generate_kernels({region: None}, context)
     if not generated or not isinstance(program := generated[0].nest, TileProgram):
         return None
-    machine = assumed_machine(context.oracle.target, context.config)
-    return tile_program_us(program, machine_on(device_of(region.ops), machine))
+    return tile_program_us(program, machine_of_gpu(device_of(region.ops)))
 
 
 @dataclass(eq=False)

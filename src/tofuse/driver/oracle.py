@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tofuse.cost.gpu_machine import gpu_machine
+from tofuse.cost.gpu_machine import GpuMachine, gpu_machine
 from tofuse.cost.machine import Machine
 from tofuse.cost.nest_cost import Cost, nest_cost, recompute_rejection
 from tofuse.cost.tile_cost import gpu_cost
@@ -78,11 +78,15 @@ class CostOracle:
         return self.on_gpu[key]
 
 
+def machine_of_gpu(device: str) -> GpuMachine:
+    """Return the costs of the GPU at hand."""
+    return gpu_machine(device_name(device), *capability(device))
+
+
 def _cost_on_gpu(kernel: Kernel, device: str) -> Cost | Reason:
-    version, multiprocessors = capability(device)
-    gpu = gpu_machine(device_name(device), version, multiprocessors)
+    gpu = machine_of_gpu(device)
     try:
-        tiles = build_tiles(kernel, GpuTarget(multiprocessors, version))
+        tiles = build_tiles(kernel, GpuTarget(gpu.multiprocessors, gpu.capability))
     except Unschedulable as e:
         return e.reason
     return gpu_cost(tiles, gpu)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from tofuse.backends.triton.load import TritonModule
-from tofuse.cost.occupancy import instances_per_multiprocessor
+from tofuse.cost.gpu_machine import gpu_machine
 from tofuse.cost.thresholds import MIN_TUNED_WARPS
 from tofuse.driver.codegen import GeneratedKernel
 from tofuse.driver.load_kernels import aligned_launches, compile_for_gpu, compiling_threads
@@ -53,6 +53,7 @@ def _usage(
     if module is None:
         return None
     stack, least = 0, MIN_TUNED_WARPS
+    gpu = gpu_machine("", target.capability, target.multiprocessors)
     for (k, aligned), nest in zip(
         aligned_launches(module, _program(g)), _program(g).nests, strict=True
     ):
@@ -62,7 +63,7 @@ def _usage(
             return None
         with suppress(CompileError):  # Triton lacks the tool
             usage, warps = module.register_usage(k, aligned), binary.threads // 32
-            fit = instances_per_multiprocessor(target, usage.registers, binary.shared, warps)
+            fit = gpu.instances(usage.registers, binary.shared, warps)
             stack = max(stack, usage.stack)
             if nest.instance_count({}) > fit * target.multiprocessors:
                 least = min(least, fit * warps)
