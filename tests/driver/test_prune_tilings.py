@@ -9,6 +9,7 @@ from tofuse.backends.llvm.load import host_target
 from tofuse.backends.triton.cubin import RegisterUsage
 from tofuse.backends.triton.load import TritonModule
 from tofuse.config import make_config
+from tofuse.cost.gpu_machine import gpu_machine
 from tofuse.cost.machine_source import assumed_machine
 from tofuse.driver.codegen import GeneratedKernel, generate_kernels
 from tofuse.driver.oracle import CostOracle
@@ -17,11 +18,12 @@ from tofuse.driver.prune_tilings import prune_tilings
 from tofuse.errors import CompileError
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.parse_tiling import parse_tiling_choice
-from tofuse.ir.tile import GpuTarget, TileProgram
+from tofuse.ir.tile import TileProgram
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed"
 )
+H100 = gpu_machine("NVIDIA H100 80GB HBM3", 90, 132)
 ROWS = """graph(x: f32[4096,16384]@cuda:0) {
   v0 = exp(x) : f32[4096,16384]@cuda:0
   v1 = sum(v0, dims=(1), keepdim=false, dtype=f32) : f32[4096]@cuda:0
@@ -57,7 +59,7 @@ def test_candidates_that_spill_or_do_not_compile_are_left_out():
     broken = replace(variants[1], source=variants[1].source.replace("tl.store", "tl.stored"))
     assert isinstance(broken.nest, TileProgram)
     broken = replace(broken, nest=replace(broken.nest))  # modules are found by program
-    kept = prune_tilings(default, [*variants, broken], GpuTarget())
+    kept = prune_tilings(default, [*variants, broken], H100)
     assert tilings(kept) == [fits]
 
 
@@ -74,8 +76,8 @@ def test_candidates_that_hold_few_warps_are_left_out(
 
     monkeypatch.setattr(TritonModule, "register_usage", usage)
     default, variant = generate("", "grid i0/1; whole i1/16384; warps 8")
-    assert bool(prune_tilings(default, [variant], GpuTarget())) == kept
-    few = GpuTarget(multiprocessors=4096)  # each holds one instance, whatever its registers
+    assert bool(prune_tilings(default, [variant], H100)) == kept
+    few = replace(H100, multiprocessors=4096)  # each holds one instance, whatever its registers
     assert prune_tilings(default, [variant], few) == [variant]
 
 
@@ -85,4 +87,4 @@ def test_without_the_tool_that_reads_registers_all_that_compile_are_kept(monkeyp
 
     monkeypatch.setattr(TritonModule, "register_usage", missing)
     default, variant = generate("", "grid i0/1; whole i1/16384; warps 8")
-    assert prune_tilings(default, [variant], GpuTarget()) == [variant]
+    assert prune_tilings(default, [variant], H100) == [variant]

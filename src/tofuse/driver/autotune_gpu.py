@@ -119,7 +119,7 @@ def _measured_choice(isolated: CodegenContext, build_program: BuildProgram) -> C
         return stored
     generated = {c: _generate(isolated, c.schedule) for c in variants}
     made = {c: g for c, g in generated.items() if g is not None}
-    kept = set(prune_tilings(default, list(made.values()), target))
+    kept = set(prune_tilings(default, list(made.values()), machine_of_gpu(device)))
     choices = [Choice(), *(c for c, g in made.items() if g in kept), *others]
     comparison = _Comparison(isolated, build_program)
     candidates = [(c, partial(comparison.build, c)) for c in choices]

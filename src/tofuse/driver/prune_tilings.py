@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from tofuse.backends.triton.load import TritonModule
-from tofuse.cost.gpu_machine import gpu_machine
+from tofuse.cost.gpu_machine import GpuMachine
 from tofuse.cost.thresholds import MIN_TUNED_WARPS
 from tofuse.driver.codegen import GeneratedKernel
 from tofuse.driver.load_kernels import aligned_launches, compile_for_gpu, compiling_threads
 from tofuse.errors import CompileError
-from tofuse.ir.tile import GpuTarget, TileProgram
+from tofuse.ir.tile import TileProgram
 
 
 def prune_tilings(
-    default: GeneratedKernel, variants: Sequence[GeneratedKernel], target: GpuTarget
+    default: GeneratedKernel, variants: Sequence[GeneratedKernel], gpu: GpuMachine
 ) -> list[GeneratedKernel]:
     """Return the variants of a kernel of constant sizes that are worth timing; threads compile.
 
@@ -24,12 +24,12 @@ def prune_tilings(
     the default hold more.
     """
     modules = compile_for_gpu([default, *variants], compiling_threads())
-    limit = _usage(default, modules.get(_program(default)), target)
+    limit = _usage(default, modules.get(_program(default)), gpu)
     if limit is None:
         return []
     kept = []
     for variant in variants:
-        used = _usage(variant, modules.get(_program(variant)), target)
+        used = _usage(variant, modules.get(_program(variant)), gpu)
         if used is None or used[0] > limit[0]:
             continue
         if used[1] >= min(MIN_TUNED_WARPS, limit[1]):
@@ -43,7 +43,7 @@ def _program(g: GeneratedKernel) -> TileProgram:
 
 
 def _usage(
-    g: GeneratedKernel, module: TritonModule | None, target: GpuTarget
+    g: GeneratedKernel, module: TritonModule | None, gpu: GpuMachine
 ) -> tuple[int, int] | None:
     """Return the most stack of a launch, and the fewest warps that a multiprocessor holds.
 
@@ -53,7 +53,6 @@ def _usage(
     if module is None:
         return None
     stack, least = 0, MIN_TUNED_WARPS
-    gpu = gpu_machine("", target.capability, target.multiprocessors)
     for (k, aligned), nest in zip(
         aligned_launches(module, _program(g)), _program(g).nests, strict=True
     ):
@@ -65,6 +64,6 @@ def _usage(
             usage, warps = module.register_usage(k, aligned), binary.threads // 32
             fit = gpu.instances(usage.registers, binary.shared, warps)
             stack = max(stack, usage.stack)
-            if nest.instance_count({}) > fit * target.multiprocessors:
+            if nest.instance_count({}) > fit * gpu.multiprocessors:
                 least = min(least, fit * warps)
     return stack, least
