@@ -123,6 +123,20 @@ class Contraction:
         return replace(self, left=self.right, right=self.left)
 
 
+@dataclass(frozen=True)
+class RowAlignment:
+    """How rows along `tile` are divided, where they begin at addresses that are not aligned.
+
+    `start` is the index of a row's first element in some buffer; addresses of multiples of
+    `elements` are aligned. From the first such index on, as many elements as fill whole vectors
+    are in blocks of the tile. The elements before and after them are the *edge* of the row.
+    """
+
+    tile: Tile
+    start: AffineExpr
+    elements: int
+
+
 @dataclass(frozen=True, eq=False)
 class TileLoop:
     """Statements before a loop over `loop_tile`, its body, and the reductions it computes."""
@@ -142,6 +156,7 @@ class TileNest:
     partials: dict[str, Partial] = field(default_factory=dict)
     bounds: Mapping[str, int] = field(default_factory=dict)  # on size symbols, where known
     contractions: tuple[Contraction, ...] = ()
+    alignment: RowAlignment | None = None
 
     def extent(self, tile: Tile) -> Dim:
         return product(self.kernel.extent(a) for a in tile.axes)
@@ -241,6 +256,8 @@ class TileProgram:
         lines = [f"workspace {w.name}: {w.dtype.value}[{w.elements}]" for w in self.workspaces]
         for nest in self.nests:
             lines.append(f"launch {nest.kernel.name}: {nest.tiling!r}")
+            if (rows := nest.alignment) is not None:
+                lines.append(f"  rows from {rows.start!r}, aligned to {rows.elements}")
             for loop in nest.loops:
                 lines += [f"  {show_stmt(s)}" for s in loop.prologue]
                 if loop.body:

@@ -7,11 +7,13 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from tofuse.cost.thresholds import MAX_LAUNCHES
+from tofuse.ir.dims import static_or
 from tofuse.ir.kernel import Kernel, Reduce, Stmt, Store, iteration_axes
 from tofuse.ir.region import Rule
 from tofuse.ir.tile import (
     Contraction,
     GpuTarget,
+    Partial,
     Tile,
     TileLoop,
     TileNest,
@@ -20,6 +22,7 @@ from tofuse.ir.tile import (
     TilingChoice,
     Workspace,
 )
+from tofuse.schedule.align_rows import align_rows
 from tofuse.schedule.backward_slice import backward_slice
 from tofuse.schedule.choose_tiling import DEFAULT_LIMITS, TilingLimits, choose_tiling
 from tofuse.schedule.contraction_tiling import contraction_tiling, find_contractions
@@ -83,14 +86,12 @@ def build_tiles(
         tilings.append(tiling)
         split_tile = next((t for t in tiling.tiles if t.role == "split"), None)
         if split_tile is None:
-            loops = _tile_loops(k, tiling.tiles)
-            nests.append(TileNest(k, tiling, loops, {}, bounds, contractions))
+            nests.append(_tile_nest(k, tiling, {}, bounds, contractions))
             continue
         split = split_launches(k, split_tile, tiling.splits, len(workspaces))
         workspaces += split.workspaces
         first, tiling = _restrict_tiling(k, split.first, tiling)
-        loops = _tile_loops(first, tiling.tiles)
-        nests.append(TileNest(first, tiling, loops, split.partials, bounds, contractions))
+        nests.append(_tile_nest(first, tiling, split.partials, bounds, contractions))
         pending = [*split.rest, *pending]
     made = TilingChoice(tuple(tilings), choice.separate)
     return TileProgram(kernel, tuple(nests), tuple(workspaces), made)
@@ -105,6 +106,23 @@ def _tiling_by_heuristics(
     if contractions:
         return contraction_tiling(kernel, contractions, target)
     return choose_tiling(kernel, target, limits)
+
+
+def _tile_nest(
+    kernel: Kernel,
+    tiling: Tiling,
+    partials: dict[str, Partial],
+    bounds: Mapping[str, int],
+    contractions: tuple[Contraction, ...],
+) -> TileNest:
+    """Return a launch, with its loops, and rows divided where that makes accesses wide."""
+    loops = _tile_loops(kernel, tiling.tiles)
+    alignment = None if contractions else align_rows(kernel, tiling, loops)
+    nest = TileNest(kernel, tiling, loops, partials, bounds, contractions, alignment)
+    for tile in (t for t in tiling.tiles if t.role == "whole"):
+        apart = alignment.elements - 1 if alignment is not None and tile is alignment.tile else 0
+        assert static_or(nest.extent(tile), 0) <= tile.block + apart, tile
+    return nest
 
 
 def _restrict_tiling(whole: Kernel, part: Kernel, tiling: Tiling) -> tuple[Kernel, Tiling]:

@@ -8,6 +8,7 @@ from tofuse.cost.thresholds import (
     ACCESS_BYTES,
     ACCUMULATOR_BYTES,
     ELEMENTS_PER_WARP,
+    ELEMENTS_PER_WARP_ALONE,
     ELEMENTS_PER_WARP_OF_RESULT,
     GPU_TRANSPOSE_TILE,
     HALF_ROW,
@@ -47,6 +48,7 @@ from tofuse.ir.kernel import (
 )
 from tofuse.ir.region import Rule
 from tofuse.ir.tile import GpuTarget, Tile, Tiling
+from tofuse.schedule.align_rows import row_start
 from tofuse.schedule.axis_strides import axes_by_stride, transposed_axis
 from tofuse.schedule.schedule_legality import Unschedulable
 
@@ -190,7 +192,9 @@ def _reduction_tiling(
     limits: TilingLimits,
 ) -> Tiling:
     whole_elements = max_elements(kernel, whole)
-    length = _next_power_of_2(looped.extent)
+    # rows that are divided have blocks of whole vectors, and begin at different places
+    divided = row_start(kernel, looped.axes) if looped.contiguous and not whole else None
+    length = _next_power_of_2(looped.extent - (looped.extent % divided[1] if divided else 0))
     columns = rows = 1
     large = False
     if not whole and not looped.contiguous:
@@ -199,7 +203,7 @@ def _reduction_tiling(
         large = looped.extent * contiguous * size_hint(others) >= MIN_WIDE_COLUMN_SUM
         instances = 1 if large else target.multiprocessors
         columns = _column_block(contiguous, size_hint(others), instances)
-    if not whole and columns == 1 and looped.static:
+    if not whole and columns == 1 and looped.static and divided is None:
         most = _next_power_of_2(max((g.extent for g in free), default=1))
         rows = max(1, min(MAX_ROW_TILE // length, most))
     width = max(columns, rows)
@@ -236,8 +240,9 @@ def _reduction_tiling(
     elements = max_elements(kernel, all_tiles)
     if role == "loop" and not whole and columns == 1:
         warps = max(_num_warps(elements), min(32, elements // ROW_ELEMENTS_PER_WARP))
-    warps = warps or _num_warps(elements)
-    return Tiling(all_tiles, warps, splits, stages)
+    if role == "whole" and programs == 1:
+        warps = min(MAX_SPLIT_WARPS, elements // ELEMENTS_PER_WARP_ALONE)
+    return Tiling(all_tiles, warps or _num_warps(elements), splits, stages)
 
 
 @dataclass(frozen=True)
@@ -313,7 +318,9 @@ def _max_register_row(kernel: Kernel, row: _AxisGroup, limits: TilingLimits) -> 
 
 
 def _has_aligned_rows(kernel: Kernel, row: _AxisGroup) -> bool:
-    """Return whether rows of each buffer begin at multiples of the bytes of an access."""
+    """Return whether rows begin at multiples of the bytes of an access, or can be divided there."""
+    if row_start(kernel, row.axes) is not None:
+        return True
     itemsizes = _loaded_itemsizes(kernel, row)
     return not any(row.extent * itemsize % ACCESS_BYTES for itemsize in itemsizes)
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from collections.abc import Collection
 
 import pytest
 
@@ -42,12 +43,16 @@ COLUMNS = """kernel k(x: in f32, g: in f32, y: out f32, z: out f32) over i0:8192
 }"""
 
 
-def compile_binaries(text: str, divisible: bool = True) -> list[GpuBinary]:
+def compile_binaries(
+    text: str, divisible: bool = True, unaligned: Collection[str] = ()
+) -> list[GpuBinary]:
+    """Return the code of all launches; with `divisible`, all buffers but some are aligned."""
     program = build_tiles(kernel(text), GpuTarget())
     names = [tuple(launch_parameters(nest)) for nest in program.nests]
     launches = [LaunchSpec(names[k], nest.tiling.warps) for k, nest in enumerate(program.nests)]
     loaded = TritonModule(emit(program), launches, 90)
-    return [loaded.binary(k, (divisible,) * (len(n) - 1)) for k, n in enumerate(names)]
+    aligned = [tuple(divisible and b not in unaligned for b, _ in n[:-1]) for n in names]
+    return [loaded.binary(k, found) for k, found in enumerate(aligned)]
 
 
 def global_accesses(binary: GpuBinary) -> list[str]:

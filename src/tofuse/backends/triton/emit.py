@@ -6,15 +6,16 @@ symbols, the address of the error flag, and the number to store there.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tofuse.backends.triton.device_functions import module_header
-from tofuse.backends.triton.elementwise import TRITON_TYPES
 from tofuse.backends.triton.group import choose_call, group_parameters
-from tofuse.backends.triton.index_space import MAX_INT32_INDEX
-from tofuse.backends.triton.merge_sums import MergedSums, Step, merge_sums
-from tofuse.backends.triton.reduce import combine_expression, identity, reduce_line, sums_line
-from tofuse.backends.triton.sides import Sides
+from tofuse.backends.triton.index_space import MAX_INT32_INDEX, IndexSpace
+from tofuse.backends.triton.merge_sums import Step, merge_sums
+from tofuse.backends.triton.row_parts import RowEdge, WholeVectors
+from tofuse.backends.triton.sides import contraction_spaces
+from tofuse.backends.triton.statements import StatementEmitter
+from tofuse.backends.triton.tile_reductions import Parts, ReductionEmitter
 from tofuse.ir.dims import symbols_of
 from tofuse.ir.kernel import Reduce, Store, Uniform
 from tofuse.ir.tile import (
@@ -25,7 +26,6 @@ from tofuse.ir.tile import (
     TileProgram,
 )
 from tofuse.ir.types import DType
-from tofuse.ops.table import NO_POSITION
 
 SEED_NUMBERS = 3
 
@@ -81,12 +81,28 @@ def host_scalar_count(nest: TileNest, buffer: str) -> int:
 
 
 class _KernelEmitter:
+    """Emits the function of a launch, for each of `parts`: one, or two where rows are divided."""
+
     def __init__(self, nest: TileNest, exact: bool) -> None:
-        self.nest = nest
+        self.nest, self.alignment = nest, nest.alignment
         self.lines: list[str] = []
-        self.sides = Sides(nest, self.line, exact)
-        self.index_space = self.sides.result.index_space
         self.depth = 1
+        if self.alignment is None:
+            spaces = contraction_spaces(nest) if nest.contractions else [IndexSpace(nest)]
+            self.index_space = spaces[0]
+            self.parts = [
+                StatementEmitter(nest, s, self.line, exact, "t" if s.renamed else "")
+                for s in spaces
+            ]
+        else:
+            self.index_space = WholeVectors(nest, self.alignment)
+            edge = RowEdge(nest, self.alignment)
+            whole = StatementEmitter(nest, self.index_space, self.line, exact)
+            self.parts = [
+                whole,
+                StatementEmitter(nest, edge, self.line, exact, "_edge", held_by_all=True),
+            ]
+        self.reductions = ReductionEmitter(nest, self.parts, self.line)
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.depth + text)
@@ -129,9 +145,19 @@ class _KernelEmitter:
         if self.nest.tiling.swizzle > 1:
             self._emit_swizzle()
         for t in self.nest.tiling.tiles:
-            if t is not loop_tile:
+            if t is not loop_tile and not self._is_divided_in_loop(t):
                 start = f"{space.block_number(t)} * {t.block}" if t.role == "grid" else "0"
                 self._emit_index(t, start)
+
+    def _emit_index(self, tile: Tile, start: str) -> None:
+        """Emit the index and the mask of a tile whose block begins at `start`."""
+        if self.alignment is not None and tile is self.alignment.tile is not self.nest.loop_tile:
+            self._emit_row_parts()
+        spaces = [self.index_space]
+        if self.nest.contractions and tile is self.nest.loop_tile:  # each factor has its own
+            spaces = [part.index_space for part in self.parts[1:]]
+        for text in dict.fromkeys(x for s in spaces for x in s.index_lines(tile, start)):
+            self.line(text)
 
     def _emit_swizzle(self) -> None:
         """Renumber the blocks of the result, so that consecutive instances share operands."""
@@ -141,184 +167,112 @@ class _KernelEmitter:
         width = self.nest.tiling.swizzle
         self.line(f"{numbers} = tl.swizzle2d({numbers}, {counts}, {width})")
 
-    def _emit_index(self, tile: Tile, start: str) -> None:
-        """Emit the indices and masks of a tile whose block begins at `start`."""
-        int64 = "tl.full([], 0, tl.int64) + " if self.index_space.needs_int64 else ""
-        self.line(f"{self.index_space.start(tile)} = {int64}{start}")
-        for space in self.sides.spaces_with(tile):
-            self.line(f"{space.index(tile)} = {space.arange(tile)}")
-            if space.is_masked(tile):
-                extent = space.size(self.nest.extent(tile))
-                self.line(f"{space.mask(tile)} = {space.index(tile)} < {extent}")
+    def _emit_row_parts(self) -> None:
+        """Emit where a row's whole vectors and its edge are."""
+        for part in self.parts:
+            for text in part.index_space.row_lines():
+                self.line(text)
+
+    def _is_divided_in_loop(self, tile: Tile) -> bool:
+        """Return whether where the rows along a tile begin depends on the iteration."""
+        loop_tile, rows = self.nest.loop_tile, self.alignment
+        if rows is None or loop_tile is None or tile is not rows.tile or tile is loop_tile:
+            return False
+        return not set(loop_tile.axes).isdisjoint(rows.start.axes)
 
     # -- loops -----------------------------------------------------------------------------------
 
     def _emit_loop(self, loop: TileLoop, k: int) -> None:
         """Emit the statements before a loop over the tile, the loop, and its reductions."""
-        for step in merge_sums(loop.prologue, self._sum_key):
-            self._emit_step(step, "")
+        for step in merge_sums(loop.prologue, self.reductions.sum_key):
+            self._emit_step(step, "", self.parts)
         loop_tile = self.nest.loop_tile
         if loop_tile is None or not loop.body:
             return
+        in_loop: Parts = self.parts
+        if self.alignment is not None and self.alignment.tile is loop_tile:
+            if k == 0:
+                self._emit_row_parts()
+            in_loop = self.parts[:1]
+        for part in self.parts[len(in_loop) :]:
+            self._emit_body(loop, k, [part], self._set_operand)
         for r in loop.reductions:
-            self._init_accumulator(r)
-        space = self.index_space
-        blocks = space.block_count(loop_tile)
-        if loop_tile.role == "loop":
-            first, last = "0", blocks
-        else:
-            p, splits = space.block_number(loop_tile), self.nest.tiling.splits
+            for part in self.reductions.parts_of(r, in_loop):
+                self.reductions.init_accumulator(r, part)
+        self._emit_loop_head(loop_tile)
+        self.depth += 1
+        self._emit_index(loop_tile, f"step * {loop_tile.block}")
+        for t in self.nest.tiling.tiles:
+            if self._is_divided_in_loop(t):
+                self._emit_index(t, "0")
+        self._emit_body(loop, k, in_loop, self.reductions.accumulate)
+        self.depth -= 1
+        for folded in merge_sums(loop.reductions, self.reductions.sum_key):
+            sums = folded if isinstance(folded, tuple) else ()
+            if sums:
+                parts = self.reductions.parts_of(sums[0], self.parts)
+                self.reductions.fold_sums([(r, r.name) for r in sums], parts)
+            elif isinstance(folded, Reduce):
+                parts = self.reductions.parts_of(folded, self.parts)
+                self.reductions.fold(folded, folded.name, parts)
+
+    def _emit_loop_head(self, loop_tile: Tile) -> None:
+        blocks = self.index_space.block_count(loop_tile)
+        first, last = "0", blocks
+        if loop_tile.role == "split":
+            p, splits = self.index_space.block_number(loop_tile), self.nest.tiling.splits
             self.line(f"share = ({blocks} + {splits - 1}) // {splits}")
             self.line(f"first = {p} * share")
             self.line(f"last = tl.minimum(first + share, {blocks})")
             first, last = "first", "last"
         stages = self.nest.tiling.stages
         self.line(f"for step in tl.range({first}, {last}, num_stages={stages}):")
-        self.depth += 1
-        self._emit_index(loop_tile, f"step * {loop_tile.block}")
-        accumulated = frozenset(loop.reductions)
-        for step in merge_sums(loop.body, lambda r: None if r in accumulated else self._sum_key(r)):
-            if isinstance(step, Reduce) and step in accumulated:
-                self._accumulate(step)
+
+    def _emit_body(
+        self,
+        loop: TileLoop,
+        k: int,
+        among: Parts,
+        accumulate: Callable[[Reduce, StatementEmitter], None],
+    ) -> None:
+        """Emit the body of a loop for some parts of a row."""
+        held = frozenset(loop.reductions)
+        key = self.reductions.sum_key
+        for step in merge_sums(loop.body, lambda r: None if r in held else key(r)):
+            if isinstance(step, Reduce) and step in held:
+                for part in self.reductions.parts_of(step, among):
+                    accumulate(step, part)
             else:
-                self._emit_step(step, f"_{k}")
-        self.depth -= 1
-        for folded in merge_sums(loop.reductions, self._sum_key):
-            if isinstance(folded, tuple):
-                self._fold_sums([(r, r.name) for r in folded])
-            elif isinstance(folded, Reduce):
-                self._fold(folded, folded.name)
+                self._emit_step(step, f"_{k}", among)
 
-    def _emit_step(self, step: Step, suffix: str) -> None:
+    def _set_operand(self, r: Reduce, part: StatementEmitter) -> None:
+        self.reductions.set_operand(r, r.name, part)
+
+    def _emit_step(self, step: Step, suffix: str, among: Parts) -> None:
         if isinstance(step, tuple):
-            self._reduce_sums(step, suffix)
+            self.reductions.reduce_sums(step, suffix, among)
         elif isinstance(step, Reduce):
-            self._reduce(step, suffix)
+            self.reductions.reduce(step, suffix, among)
         elif isinstance(step, Store):
-            self.sides.of(step).store(step)
+            for part in self.reductions.parts_of(step, among):
+                part.store(step)
         else:
-            self.sides.define(step, suffix)
-
-    # -- reductions ------------------------------------------------------------------------------
-
-    def _reduction_operand(self, r: Reduce) -> tuple[str, str | None]:
-        """Return the argument over its whole tile, identities outside extents, and positions."""
-        side, dtype = self.sides.of(r), self._operand_dtype(r)
-        space = side.index_space
-        shape = space.shape(side.value_axes[r.arg] | frozenset(r.over))
-        arg = side.names[r.arg]
-        if dtype is DType.BOOL:
-            arg = f"{arg}.to(tl.int32)"
-        masks = space.masks(r.over)
-        if masks:
-            arg = f"tl.where({' & '.join(masks)}, {arg}, {identity(r.op, dtype)})"
-        arg = space.broadcast(arg, shape)
-        if r.position is None:
-            return arg, None
-        position = f"({space.affine(r.position)}).to(tl.int64)"
-        if masks:
-            position = f"tl.where({' & '.join(masks)}, {position}, {NO_POSITION})"
-        return arg, space.broadcast(position, shape)
-
-    def _operand_dtype(self, r: Reduce) -> DType:
-        """Return the dtype of what is compared or added."""
-        value_dtypes = self.sides.result.value_dtypes
-        return value_dtypes[r.arg] if r.position is not None else r.dtype
-
-    def _register_type(self, r: Reduce) -> str:
-        dtype = self._operand_dtype(r)
-        return "tl.int32" if dtype is DType.BOOL else TRITON_TYPES[dtype]
-
-    def _reduce(self, r: Reduce, suffix: str) -> None:
-        """Reduce a value that is not computed in a loop."""
-        arg, position = self._reduction_operand(r)
-        name = r.name + suffix
-        if position is None:
-            self.line(f"{name} = {arg}")
-        else:
-            self.line(f"{name} = {position}")
-            self.line(f"{name}_best = {arg}")
-        self._fold(r, name)
-
-    def _reduce_sums(self, sums: MergedSums, suffix: str) -> None:
-        """Compute sums over the same axes, which no loop computes, by one reduction."""
-        for r in sums:
-            self.line(f"{r.name}{suffix} = {self._reduction_operand(r)[0]}")
-        self._fold_sums([(r, r.name + suffix) for r in sums])
-
-    def _sum_key(self, r: Reduce) -> Hashable | None:
-        """Return what sums must share to be one reduction, or None for other reductions."""
-        if r.op != "sum" or not r.dtype.is_float or r in self.sides.contraction_of:
-            return None
-        side = self.sides.of(r)
-        shape = side.index_space.shape(side.value_axes[r.arg] | frozenset(r.over))
-        return frozenset(r.over), shape, r.dtype
-
-    def _fold_sums(self, sums: Sequence[tuple[Reduce, str]]) -> None:
-        """Reduce tiles in registers, of sums over the same axes, to their results."""
-        first = sums[0][0]
-        over = frozenset(first.over)
-        for dimension, t in enumerate(self.sides.of(first).index_space.tiles):
-            if not over.isdisjoint(t.axes):
-                self.line(sums_line([name for _, name in sums], dimension))
-        for r, name in sums:
-            self._finish_fold(r, name)
-
-    def _fold(self, r: Reduce, name: str) -> None:
-        """Reduce a tile in registers to the result; a matrix product is one already."""
-        if r in self.sides.contraction_of:
-            self.sides.rename(r.name, name)
-            return
-        for dimension, t in enumerate(self.sides.of(r).index_space.tiles):
-            if not set(t.axes).isdisjoint(r.over):
-                self.line(reduce_line(r, name, dimension, self._operand_dtype(r)))
-        self._finish_fold(r, name)
-
-    def _finish_fold(self, r: Reduce, name: str) -> None:
-        """Convert a reduced tile to the dtype of the result."""
-        self.sides.rename(r.name, name)
-        if r.position is None and r.dtype is DType.BOOL:
-            self.line(f"{name} = {name} != 0")
-        elif r.position is None:
-            self.line(f"{name} = {name}.to({TRITON_TYPES[r.dtype]})")
-
-    def _init_accumulator(self, r: Reduce) -> None:
-        """Set the accumulator of a reduction to the identity."""
-        side = self.sides.of(r)
-        axes = side.value_axes[r.name] if r in self.sides.contraction_of else side.statement_axes[r]
-        shape = side.index_space.shape(axes)
-        start = identity(r.op, self._operand_dtype(r))
-        first = f"tl.full({shape}, {start}, {self._register_type(r)})"
-        if r.position is None:
-            self.line(f"{r.name} = {first}")
-        else:
-            self.line(f"{r.name} = tl.full({shape}, {NO_POSITION}, tl.int64)")
-            self.line(f"{r.name}_best = {first}")
-
-    def _accumulate(self, r: Reduce) -> None:
-        """Combine the current block into the accumulator of a reduction."""
-        if r in self.sides.contraction_of:
-            self.line(f"{r.name} = {self.sides.dot(self.sides.contraction_of[r])}")
-            return
-        arg, position = self._reduction_operand(r)
-        if position is None:
-            total = combine_expression(r.op, r.name, arg, self._operand_dtype(r))
-            self.line(f"{r.name} = {total}.to({self._register_type(r)})")
-        else:
-            best = f"{r.name}_best"
-            self.line(f"{best}, {r.name} = _{r.op}({best}, {r.name}, {arg}, {position})")
+            for part in self.reductions.parts_of(step, among):
+                self.reductions.set_name(step.name, part.define(step, suffix), [part])
 
     def _store_partial(self, r: Reduce) -> None:
         """Store this instance's partial result of a reduction."""
         loop_tile, space = self.nest.loop_tile, self.index_space
         assert loop_tile is not None
         p = self.nest.partials[r.name]
-        index = f"{space.block_number(loop_tile)} * {space.size(p.step)} + {space.affine(p.index)}"
         axes = frozenset(p.index.axes)
-        write = self.sides.result.write
-        write(p.buffer, index, r.name, axes, r.dtype)
-        if p.best is not None:
-            write(p.best, index, f"{r.name}_best", axes, self._operand_dtype(r))
+        split = f"{space.block_number(loop_tile)} * {space.size(p.step)}"
+        for part in self.parts if not axes.isdisjoint(self.reductions.row_axes) else self.parts[:1]:
+            index = f"{split} + {part.index_space.affine(p.index)}"
+            name, dtype = r.name + part.suffix, self.reductions.operand_dtype(r)
+            part.write(p.buffer, index, name, axes, r.dtype)
+            if p.best is not None:
+                part.write(p.best, index, f"{name}_best", axes, dtype)
 
 
 _POINTER_TYPES = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tofuse.ir.dims import Dim, evaluate, known_multiple, product, symbols_of
 from tofuse.ir.kernel import AffineExpr, Gather, InRange, Iota, Load, Stmt, Store, Uniform
@@ -15,11 +15,16 @@ class IndexSpace:
     """The tiles of a launch; `tiles` are its blocks' dimensions in order, others have one index.
 
     A launch with a matrix product has three spaces, each of two tiles. `renamed` is the tile whose
-    index has another shape here than in the other space, and so another name.
+    index has another shape here than in the other space, and so another name. If the last tile's
+    indices differ from row to row, `row_axes` are the axes of the rows.
     """
 
     def __init__(
-        self, nest: TileNest, tiles: tuple[Tile, ...] | None = None, renamed: Tile | None = None
+        self,
+        nest: TileNest,
+        row_axes: Iterable[str] = (),
+        tiles: tuple[Tile, ...] | None = None,
+        renamed: Tile | None = None,
     ) -> None:
         self.nest, self.renamed = nest, renamed
         all_tiles = nest.tiling.tiles
@@ -28,6 +33,7 @@ class IndexSpace:
         self.tiles = tiles
         self.tile_numbers = {t: k for k, t in enumerate(all_tiles)}
         self.tile_of = {a: t for t in all_tiles for a in t.axes}
+        self.row_tiles = {self.tile_of[a] for a in row_axes}
         self.needs_int64 = _needs_int64(nest)
 
     @property
@@ -63,7 +69,7 @@ class IndexSpace:
 
     def masks(self, axes: Iterable[str]) -> list[str]:
         """Return the mask variables of the tiles of these axes."""
-        tiles = dict.fromkeys(self.tile_of[a] for a in sorted(axes))
+        tiles = self.tiles_of(axes)
         return [self.mask(t) for t in self.tiles if t in tiles and self.is_masked(t)]
 
     def block_count(self, tile: Tile) -> str:
@@ -77,14 +83,28 @@ class IndexSpace:
         """Return all indices of a block along its dimension."""
         if tile not in self.tiles:
             return self.start(tile)
+        return f"{self.start(tile)} + {self.along(tile)}"
+
+    def along(self, tile: Tile) -> str:
+        """Return the numbers of a block's elements, along its dimension."""
         k = self.tiles.index(tile)
-        along = ", ".join(":" if d == k else "None" for d in range(self.rank))
-        line = f"tl.arange(0, {tile.block})" + (f"[{along}]" if self.rank > 1 else "")
-        return f"{self.start(tile)} + {line}"
+        places = ", ".join(":" if d == k else "None" for d in range(self.rank))
+        return f"tl.arange(0, {tile.block})" + (f"[{places}]" if self.rank > 1 else "")
+
+    def origin(self, start: str) -> str:
+        """Return a number from which indices are counted, in the width that they need."""
+        return f"tl.full([], 0, tl.int64) + {start}" if self.needs_int64 else start
+
+    def index_lines(self, tile: Tile, start: str) -> Iterator[str]:
+        """Return the lines that set the index and the mask of a block that begins at `start`."""
+        yield f"{self.start(tile)} = {self.origin(start)}"
+        yield f"{self.index(tile)} = {self.arange(tile)}"
+        if self.is_masked(tile):
+            yield f"{self.mask(tile)} = {self.index(tile)} < {self.size(self.nest.extent(tile))}"
 
     def shape(self, axes: Iterable[str]) -> str:
         """Return the shape of a value that depends on these axes."""
-        tiles = {self.tile_of[a] for a in axes}
+        tiles = self.tiles_of(axes)
         return f"[{', '.join(str(t.block) if t in tiles else '1' for t in self.tiles)}]"
 
     def broadcast(self, text: str, shape: str) -> str:
@@ -92,9 +112,20 @@ class IndexSpace:
 
     def is_block(self, axes: Iterable[str]) -> bool:
         """Return whether a value that depends on these axes is a block, not a scalar."""
-        return any(self.tile_of[a] in self.tiles for a in axes)
+        return any(t in self.tiles for t in self.tiles_of(axes))
+
+    def tiles_of(self, axes: Iterable[str]) -> set[Tile]:
+        """Return the tiles that a value depends on, which depends on these axes."""
+        tiles = {self.tile_of[a] for a in axes}
+        if self.row_tiles and self.nest.tiling.tiles[-1] in tiles:
+            return tiles | self.row_tiles
+        return tiles
 
     # -- numbers ---------------------------------------------------------------------------------
+
+    def row_lines(self) -> Iterator[str]:
+        """Return the lines that divide rows, where they are."""
+        yield from ()
 
     def size(self, dim: Dim) -> str:
         """Return a size as an expression of the size symbols."""
@@ -112,6 +143,10 @@ class IndexSpace:
         if index.const != 0 or not terms:
             terms.append(self.size(index.const))
         return f"({' + '.join(terms)})" if len(terms) > 1 else terms[0]
+
+    def address(self, index: AffineExpr) -> str:
+        """Return the place of an element in its buffer."""
+        return self.affine(index)
 
     def index_terms(self, tile: Tile, index: AffineExpr) -> list[tuple[str, Dim]]:
         """Return the terms of a tile's index with their factors.

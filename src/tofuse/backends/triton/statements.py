@@ -34,12 +34,23 @@ from tofuse.ir.types import DType
 
 
 class StatementEmitter:
-    """Emits lines of text. `names` maps values to the variables that hold them."""
+    """Emits lines of text. `names` maps values to the variables that hold them.
+
+    The names of variables end in `suffix`. With `held_by_all`, all warps hold each block, that of a
+    part of a row: all must have read it before one of them writes over it.
+    """
 
     def __init__(
-        self, nest: TileNest, space: IndexSpace, line: Callable[[str], None], exact: bool
+        self,
+        nest: TileNest,
+        space: IndexSpace,
+        line: Callable[[str], None],
+        exact: bool,
+        suffix: str = "",
+        held_by_all: bool = False,
     ) -> None:
-        self.exact = exact
+        self.exact, self.suffix, self.held_by_all = exact, suffix, held_by_all
+        self.has_read = False  # since the last barrier
         self.nest, self.index_space, self.line = nest, space, line
         self.value_axes, self.statement_axes = iteration_axes(nest.kernel)
         self.names: dict[str, str] = {}
@@ -47,9 +58,9 @@ class StatementEmitter:
         self.roles = {b.name: b.role for b in nest.kernel.buffers}
         self.buffer_dtypes = {b.name: b.dtype for b in nest.kernel.buffers}
 
-    def define(self, stmt: Definition, suffix: str) -> None:
-        """Emit the line that computes a value into a variable named after it."""
-        name = stmt.name + suffix
+    def define(self, stmt: Definition, suffix: str) -> str:
+        """Emit the line that computes a value into a variable named after it; return its name."""
+        name = stmt.name + suffix + self.suffix
         match stmt:
             case Load():
                 text = self.load(stmt)
@@ -69,8 +80,8 @@ class StatementEmitter:
                 raise AssertionError(stmt)
             case _:
                 assert_never(stmt)
-        self.names[stmt.name] = name
         self.line(f"{name} = {text}")
+        return name
 
     # -- values ----------------------------------------------------------------------------------
 
@@ -124,10 +135,11 @@ class StatementEmitter:
                 return value
             value = f"tl.where({self.names[stmt.guard]}, {value}, 0)"
             return f"{value}.to({TRITON_TYPES[stmt.dtype]})"
-        return self.read(stmt, self.index_space.affine(stmt.index), frozenset(stmt.index.axes))
+        return self.read(stmt, self.index_space.address(stmt.index), frozenset(stmt.index.axes))
 
     def read(self, stmt: Load | Gather, index: str, axes: frozenset[str]) -> str:
         """Return a masked load at an index that depends on these axes."""
+        self.has_read = True
         masks = self.index_space.masks(axes)
         guarded = axes
         if stmt.guard is not None:
@@ -178,7 +190,7 @@ class StatementEmitter:
         value = self.arg(stmt.value, dtype.opmath)
         axes = frozenset(stmt.index.axes)
         assert self.index_space.shape(self.statement_axes[stmt]) == self.index_space.shape(axes)
-        self.write(stmt.buffer, self.index_space.affine(stmt.index), value, axes, dtype)
+        self.write(stmt.buffer, self.index_space.address(stmt.index), value, axes, dtype)
 
     def write(
         self, buffer: str, index: str, value: str, axes: frozenset[str], dtype: DType
@@ -197,4 +209,7 @@ class StatementEmitter:
         else:
             stored = f"{value}.to({'tl.int8' if dtype is DType.BOOL else TRITON_TYPES[dtype]})"
         mask = f", mask={' & '.join(masks)}" if masks else ""
+        if self.held_by_all and self.has_read and self.nest.tiling.warps > 1:
+            self.line("tl.debug_barrier()")
+            self.has_read = False
         self.line(f"tl.store({buffer} + {index}, {stored}{mask})")
