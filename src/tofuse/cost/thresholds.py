@@ -122,6 +122,7 @@ SPLITS_PER_SM_BESIDE_WHOLE = 4  # the same with whole rows in registers: "GPU ke
 SM_ELEMENTS_BESIDE_WHOLE = 4096  # of whole rows in all instances of a multiprocessor: "GPU kernels"
 MIN_ROWS_OF_SPLIT = 4  # that an instance reduces, since it stores partial results: not measured
 MAX_STAGES = 3  # iterations of such a loop in flight: "GPU kernels"
+RESERVED_SHARED_BYTES = 8192  # that such a loop's reductions have at least: not measured
 ELEMENTS_PER_WARP = 512  # of a whole row that such a loop accumulates: "GPU kernels"
 MAX_SPLIT_WARPS = 16  # of an instance of such a loop: "GPU kernels"
 ELEMENTS_PER_WARP_OF_RESULT = 2048  # of rows that end in one result: "GPU kernels"
@@ -139,6 +140,8 @@ SPARE_SHARED_BYTES = 8192  # for exchanges between warps: not measured
 CONTRACTION_ELEMENTS_PER_WARP = 2048  # of the results, 64 registers a thread: not measured
 CONTRACTION_SPLITS = 8  # program instances that share the depth of a block: not measured
 SHARED_OPERAND_ROWS = 8  # blocks of rows that consecutive instances compute: not measured
+HELD_ROW_BYTES = 96 << 10  # of sums of columns and parameters in an instance: "GPU kernels"
+MAX_REGISTER_LOADS = 2  # along a row of 4-byte elements beyond REGISTER_TILE: "GPU kernels"
 MAX_MERGED_SUMS = 4  # sums in one reduction; each sum holds a tile in registers: not measured
 
 # -- calls ---------------------------------------------------------------------------------------

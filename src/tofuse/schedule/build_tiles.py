@@ -27,6 +27,7 @@ from tofuse.schedule.backward_slice import backward_slice
 from tofuse.schedule.choose_tiling import DEFAULT_LIMITS, TilingLimits, choose_tiling
 from tofuse.schedule.contraction_tiling import contraction_tiling, find_contractions
 from tofuse.schedule.schedule_legality import Unschedulable
+from tofuse.schedule.sink_parameters import sink_parameters
 from tofuse.schedule.split_launches import (
     Updates,
     reduces_over,
@@ -144,7 +145,8 @@ def _tile_loops(kernel: Kernel, tiles: tuple[Tile, ...]) -> tuple[TileLoop, ...]
     for s in kernel.body:
         operands = [by_name[u] for u in s.uses]
         loop_of[s] = max((loop_of[d] + reduces_over(d, axes) for d in operands), default=0)
-    inside = {s for s in kernel.body if stmt_axes[s] & axes}
+    sunk = sink_parameters(kernel, tuple(axes), tiles)
+    inside = {s for s in kernel.body if stmt_axes[s] & axes or s in sunk}
     loops = []
     for k in range(max(loop_of.values(), default=0) + 1):
         prologue = tuple(s for s in kernel.body if loop_of[s] == k and s not in inside)

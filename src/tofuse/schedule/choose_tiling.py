@@ -16,6 +16,7 @@ from tofuse.cost.thresholds import (
     LOOP_BLOCK,
     LOOP_BLOCK_BESIDE_WHOLE,
     MAX_COLUMNS,
+    MAX_REGISTER_LOADS,
     MAX_ROW_TILE,
     MAX_SPLIT_WARPS,
     MAX_STAGES,
@@ -27,6 +28,7 @@ from tofuse.cost.thresholds import (
     POINTWISE_BYTES,
     REGISTER_ROW,
     REGISTER_TILE,
+    RESERVED_SHARED_BYTES,
     ROW_ELEMENTS_PER_WARP,
     SM_ELEMENTS_BESIDE_WHOLE,
     SPLITS_PER_SM,
@@ -51,6 +53,7 @@ from tofuse.ir.tile import GpuTarget, Tile, Tiling
 from tofuse.schedule.align_rows import row_start
 from tofuse.schedule.axis_strides import axes_by_stride, transposed_axis
 from tofuse.schedule.schedule_legality import Unschedulable
+from tofuse.schedule.sink_parameters import sink_parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,7 +278,7 @@ def _share_rows(
         block,
         per_sm,
         -(-looped.extent // (block * MIN_ROWS_OF_SPLIT)),
-        _stages(kernel, looped, row_elements * block, per_sm, target),
+        _stages(kernel, looped, whole, row_elements * block, per_sm, target),
         max(4, min(MAX_SPLIT_WARPS, row_elements // ELEMENTS_PER_WARP)),
     )
 
@@ -290,9 +293,18 @@ def _accumulated_bytes(kernel: Kernel, looped: _AxisGroup, whole: tuple[Tile, ..
 
 
 def _stages(
-    kernel: Kernel, looped: _AxisGroup, elements: int, instances: int, target: GpuTarget
+    kernel: Kernel,
+    looped: _AxisGroup,
+    whole: tuple[Tile, ...],
+    elements: int,
+    instances: int,
+    target: GpuTarget,
 ) -> int:
-    """Return how many iterations load ahead, into half of a multiprocessor's shared memory."""
+    """Return how many iterations load ahead, into half of a multiprocessor's shared memory.
+
+    One does if it fits at all.
+    """
+    sunk = sink_parameters(kernel, looped.axes, whole)
     _, stmt_axes = iteration_axes(kernel)
     itemsizes = {b.name: b.dtype.itemsize for b in kernel.buffers}
     row_axes = {a.name for a in kernel.axes} - set(looped.axes)
@@ -300,11 +312,12 @@ def _stages(
         (s.buffer, s.index): itemsizes[s.buffer]
         for s in kernel.body
         if isinstance(s, Load)
-        and not stmt_axes[s].isdisjoint(looped.axes)
+        and (s in sunk or not stmt_axes[s].isdisjoint(looped.axes))
         and not stmt_axes[s].isdisjoint(row_axes)
     }
     ahead = max(1, instances * elements * sum(loads.values()))
-    return min(MAX_STAGES, 1 + target.shared_bytes // 2 // ahead)
+    fits = ahead <= target.shared_bytes - RESERVED_SHARED_BYTES
+    return min(MAX_STAGES, max(1 + fits, 1 + target.shared_bytes // 2 // ahead))
 
 
 def _max_register_row(kernel: Kernel, row: _AxisGroup, limits: TilingLimits) -> int:
@@ -312,8 +325,10 @@ def _max_register_row(kernel: Kernel, row: _AxisGroup, limits: TilingLimits) -> 
     _, stmt_axes = iteration_axes(kernel)
     along_row = [s for s in kernel.body if not stmt_axes[s].isdisjoint(row.axes)]
     computed = {s.dtype.itemsize for s in along_row if isinstance(s, Compute)}
+    loads = [s for s in along_row if isinstance(s, Load) and stmt_axes[s] >= set(row.axes)]
     if min(_loaded_itemsizes(kernel, row), default=0) >= 4 and max(computed, default=4) <= 4:
-        return max(limits.register_tile, limits.register_row)
+        fits = len({(s.buffer, s.index) for s in loads}) <= MAX_REGISTER_LOADS
+        return max(limits.register_tile, limits.register_row if fits else 0)
     return min(limits.register_tile, limits.half_row)
 
 

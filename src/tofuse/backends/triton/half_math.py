@@ -49,15 +49,21 @@ def _horner(variable: str, coefficients: Sequence[float]) -> str:
 
 
 def _sine(name: str, library: str, half: float, coefficients: Sequence[float]) -> str:
-    """Return `sin(x)`, or with a half `cos(x)`: the sine of what exceeds a multiple of pi."""
+    """Return `sin(x)`, or with a half `cos(x)`: the sine of what exceeds a multiple of pi.
+
+    The sign flips where the low bit is set. For a half, `large` is greater by one, so that it is.
+    """
+    turns, rounder = f"x * {1 / math.pi!r}", _ROUNDER
+    if half:
+        turns, rounder = f"tl.fma(x, {1 / math.pi!r}, {-half!r})", _ROUNDER + 1
     return f"""\
 def {name}(x):
-    large = tl.fma(x, {1 / math.pi!r}, {-half!r}) + {_ROUNDER}
-    k = (large - {_ROUNDER}) + {half!r}
+    large = {turns} + {rounder}
+    k = large - {rounder}{f" + {half!r}" if half else ""}
     r = tl.fma(k, {-_PI_PARTS[1]!r}, tl.fma(k, {-_PI_PARTS[0]!r}, x))
     square = r * r
     sine = r * ({_horner("square", coefficients)})
-    flip = ({"1 - " if half else ""}large.to(tl.int32, bitcast=True)) << 31
+    flip = large.to(tl.int32, bitcast=True) << 31
     result = (sine.to(tl.int32, bitcast=True) ^ flip).to(tl.float32, bitcast=True)
     if tl.max(tl.abs(x)) > {_LIMIT}:
         result = tl.where(tl.abs(x) > {_LIMIT}, libdevice.{library}(x), result)
