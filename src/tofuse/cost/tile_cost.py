@@ -151,9 +151,13 @@ class _Launch:
     def _statement_axes(self) -> Mapping[Stmt, frozenset[str]]:
         return iteration_axes(self.nest.kernel)[1]
 
+    @property
+    def _tiles(self) -> tuple[Tile, ...]:
+        return self.nest.tiling.tiles
+
     @cached_property
     def _instances(self) -> int:
-        grid = [self._blocks(t) for t in self.nest.tiling.tiles if t.role == "grid"]
+        grid = [self._blocks(t) for t in self._tiles if t.role == "grid"]
         return math.prod(grid) * self.nest.tiling.splits
 
     def _blocks(self, tile: Tile) -> int:
@@ -162,7 +166,7 @@ class _Launch:
     def _executed(self, axes: Iterable[str]) -> float:
         """Return for how many elements a statement with these axes runs, in all instances."""
         own, times = frozenset(axes), 1.0
-        for t in self.nest.tiling.tiles:
+        for t in self._tiles:
             if not own.isdisjoint(t.axes):
                 times *= self._blocks(t) * t.block
             elif t.role == "grid":
@@ -179,14 +183,15 @@ class _Launch:
         if tile is not None and loop.body:
             share = self.nest.tiling.splits if tile.role == "split" else 1
             steps = math.ceil(self._blocks(tile) / share)
-        products = {c.product for c in self.nest.contractions}
+        # rounded factors are operands of matrix instructions
+        apart = {n for c in self.nest.contractions for n in (c.product, c.left, c.right)}
         contracted = {c.total: c for c in self.nest.contractions}
         for part, repeats in ((loop.prologue, 1.0), (loop.body, steps)):
             reduced = loaded = False
             for s in part:
                 if isinstance(s, Reduce) and s in contracted:
                     self._add_product(contracted[s])
-                elif isinstance(s, Store) or s.name not in products:
+                elif isinstance(s, (Store, Load)) or s.name not in apart:
                     self._add_statement(s)
                 reduced |= isinstance(s, Reduce) and s not in loop.reductions
                 loaded |= isinstance(s, (Load, Gather))
@@ -232,7 +237,7 @@ class _Launch:
         return ACCESS_INSTRUCTIONS * itemsize / width + convert
 
     def _add_product(self, c: Contraction) -> None:
-        tiles = [t for t in self.nest.tiling.tiles if t.block > 1 or t.role != "grid"]
+        tiles = [t for t in self._tiles if t.block > 1 or t.role != "grid"]
         elements = self._executed(a for t in tiles for a in t.axes)
         self.flops[c.dtype] = self.flops.get(c.dtype, 0.0) + 2 * elements
 
@@ -251,9 +256,10 @@ class _Launch:
 
     def _access_bytes(self, s: Load | Store | Gather) -> int:
         """Return the bytes of one access of a thread: 16, or an element of an unaligned row."""
-        itemsize = self._itemsizes[s.buffer]
-        tile = next((t for t in reversed(self.nest.tiling.tiles) if t.block > 1), None)
-        if tile is None or not any(s.index.coefficient(a) == 1 for a in tile.axes):
+        itemsize, blocked = self._itemsizes[s.buffer], [t for t in self._tiles if t.block > 1]
+        contiguous = (t for t in blocked if any(s.index.coefficient(a) == 1 for a in t.axes))
+        tile = next(contiguous, None)
+        if tile is None:
             return itemsize
         others = [c for a, c in s.index.terms if a not in tile.axes]
         aligned = all(size_hint(c) * itemsize % ACCESS_BYTES == 0 for c in others)
@@ -298,7 +304,7 @@ class _Launch:
     def _broadcast(self, s: Load | Store) -> float:
         """Return how many neighbouring elements of a block have one address."""
         found = 1.0
-        for t in self.nest.tiling.tiles:
+        for t in self._tiles:
             if any(s.index.coefficient(a) != 0 for a in t.axes):
                 inner = 1
                 for a in reversed(t.axes):
@@ -311,7 +317,7 @@ class _Launch:
     def _sector_waste(self, s: Load | Store) -> float:
         """Return the bytes of the sectors that an access touches, over the bytes it needs."""
         itemsize = self._itemsizes[s.buffer]
-        for t in self.nest.tiling.tiles:
+        for t in self._tiles:
             for a in t.axes:
                 if abs(size_hint(s.index.coefficient(a))) == 1:
                     extent = size_hint(self.nest.kernel.extent(a))
@@ -389,7 +395,7 @@ class _Launch:
         axes = self._statement_axes[s]
         if isinstance(s, Reduce) and not any(s is c.total for c in self.nest.contractions):
             axes = axes - frozenset(s.over)
-        tiles = [t for t in self.nest.tiling.tiles if not axes.isdisjoint(t.axes)]
+        tiles = [t for t in self._tiles if not axes.isdisjoint(t.axes)]
         if any(s is c.total for c in self.nest.contractions):
             tiles = [t for t in tiles if t.role not in ("loop", "split")]
         if not isinstance(s, Store) and any(s.name == c.product for c in self.nest.contractions):

@@ -122,7 +122,8 @@ def _tile_nest(
     nest = TileNest(kernel, tiling, loops, partials, bounds, contractions, alignment)
     for tile in (t for t in tiling.tiles if t.role == "whole"):
         apart = alignment.elements - 1 if alignment is not None and tile is alignment.tile else 0
-        assert static_or(nest.extent(tile), 0) <= tile.block + apart, tile
+        if static_or(nest.extent(tile), 0) > tile.block + apart:
+            raise Unschedulable(Rule.ILLEGAL_TILING(f"the block of {tile!r}"))
     return nest
 
 

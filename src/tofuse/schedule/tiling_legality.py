@@ -34,7 +34,7 @@ def check_tiling(kernel: Kernel, tiling: Tiling, legal: Tiling, *, has_product: 
             raise Unschedulable(Rule.ILLEGAL_TILING(f"{tile!r} of a matrix product"))
         if has_product and old.block == 1 < tile.block:
             raise Unschedulable(Rule.ILLEGAL_TILING(f"{tile!r} of many products"))
-        if not _is_legal_block(kernel, tile):
+        if not _is_legal_block(kernel, tile, old):
             raise Unschedulable(Rule.ILLEGAL_TILING(f"the block of {tile!r}"))
     if sum(t.block > 1 for t in tiling.tiles) > MAX_BLOCKED_TILES:
         raise Unschedulable(Rule.TOO_MANY_GROUPS())
@@ -56,11 +56,15 @@ def _is_legal_role(tile: Tile, old: Tile, may_change: bool) -> bool:
     return may_change and old.role != "grid" and tile.role in ("whole", *LOOPED)
 
 
-def _is_legal_block(kernel: Kernel, tile: Tile) -> bool:
-    """Whether a block is a power of two; that of a whole tile holds all of its axes."""
+def _is_legal_block(kernel: Kernel, tile: Tile, old: Tile) -> bool:
+    """Whether a block is a power of two; that of a whole tile holds all of its axes.
+
+    The block of the legal tile may hold less, if rows are divided; `build_tiles` checks that they
+    are.
+    """
     if not _is_power_of_2(tile.block):
         return False
-    if tile.role != "whole":
+    if tile.role != "whole" or (tile.role, tile.block) == (old.role, old.block):
         return True
     extent = product(kernel.extent(a) for a in tile.axes)
     return isinstance(extent, int) and tile.block >= extent
