@@ -8,16 +8,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tofuse.analysis.footprint import Footprint
-from tofuse.cost.gpu_machine import MAX_REGISTERS, REGISTERS, GpuMachine
+from tofuse.cost.gpu_machine import GpuMachine
 from tofuse.cost.nest_cost import Cost
+from tofuse.cost.tile_registers import estimate_registers
 from tofuse.cost.work import OP_CLASSES
 from tofuse.ir.dims import size_hint
 from tofuse.ir.kernel import (
     Compute,
-    Definition,
     Gather,
-    InRange,
-    Iota,
     Load,
     Reduce,
     Stmt,
@@ -55,7 +53,6 @@ ISSUE_SHARE = 0.65  # of the schedulers' rate that kernels reach: "GPU cost mode
 CONTRACTION_SHARE = 0.7  # of the matrix instructions' rate: not measured
 FLOAT32_PRODUCTS = 0.8  # of the float32 rate, without matrix instructions: not measured
 OVERLAP = 0.05  # of the second longest that the longest does not hide: "GPU cost model"
-FIXED_REGISTERS = 16  # addresses, counters and masks: "GPU cost model"
 
 
 @dataclass(frozen=True)
@@ -130,7 +127,7 @@ class _Launch:
         for number, loop in enumerate(self.nest.loops):
             self._add_loop(loop, number)
         self._add_memory()
-        registers = self._registers()
+        registers = estimate_registers(self.nest, self._itemsizes)
         warps = self.nest.tiling.warps
         fit = max(1, gpu.instances(registers, self._shared_bytes(), warps))
         waves = math.ceil(self._instances / (gpu.multiprocessors * fit))
@@ -263,6 +260,7 @@ class _Launch:
             return itemsize
         others = [c for a, c in s.index.terms if a not in tile.axes]
         aligned = all(size_hint(c) * itemsize % ACCESS_BYTES == 0 for c in others)
+        aligned |= self.nest.alignment is not None  # such rows are divided
         return min(ACCESS_BYTES, tile.block * itemsize) if aligned else itemsize
 
     def _add_memory(self) -> None:
@@ -339,8 +337,6 @@ class _Launch:
         near = sum(n for name, n in touched.items() if name in known)
         return near if sum(touched.values()) < self.gpu.l2_bytes / 2 else 0.0
 
-    # -- registers -------------------------------------------------------------------------------
-
     def _shared_bytes(self) -> int:
         """Return the shared memory of what loops load ahead."""
         tiling, tile = self.nest.tiling, self.nest.loop_tile
@@ -355,49 +351,3 @@ class _Launch:
             used = [t for t in blocks if not set(index.axes).isdisjoint(t.axes)]
             total += math.prod(blocks[t] for t in used) * self._itemsizes[buffer]
         return (tiling.stages - 1) * total if not self.nest.contractions else tiling.stages * total
-
-    def _registers(self) -> int:
-        """Return the registers of a thread.
-
-        They hold what is loaded ahead of a reduction or the end of a loop, and the values that
-        are used on both sides of a reduction. Others are computed element by element.
-        """
-        most = 0.0
-        for loop in self.nest.loops:
-            statements = (*loop.prologue, *loop.body)
-            last = {name: k for k, s in enumerate(statements) for name in s.uses}
-            held: dict[str, float] = {}
-            loaded = 0.0
-            for k, s in enumerate(statements):
-                if isinstance(s, (Load, Gather)):
-                    loaded += self._held_registers(s, self._itemsizes[s.buffer])
-                    held[s.name] = 0.0 if last.get(s.name, 0) <= k else self._held_registers(s)
-                elif isinstance(s, Reduce):
-                    most = max(most, loaded, self._alive(held, last, k) + self._held_registers(s))
-                    loaded, held[s.name] = 0.0, self._held_registers(s)
-                elif not isinstance(s, (Store, Iota, InRange)):
-                    held[s.name] = self._held_registers(s)
-            most = max(most, loaded)
-        available = REGISTERS // (32 * self.nest.tiling.warps)
-        return min(MAX_REGISTERS, available, FIXED_REGISTERS + math.ceil(most))
-
-    def _alive(self, held: Mapping[str, float], last: Mapping[str, int], k: int) -> float:
-        """Return the registers of values that are used after statement `k`."""
-        return sum(n for name, n in held.items() if last.get(name, -1) > k)
-
-    def _held_registers(self, s: Definition, itemsize: int | None = None) -> float:
-        """Return the registers of a thread that hold a value; those of half precision hold two."""
-        nbytes = max(4, s.dtype.itemsize) if itemsize is None else itemsize
-        return self._elements(s) * nbytes / 4 / (32 * self.nest.tiling.warps)
-
-    def _elements(self, s: Stmt) -> float:
-        """Return the elements that an instance holds of a value."""
-        axes = self._statement_axes[s]
-        if isinstance(s, Reduce) and not any(s is c.total for c in self.nest.contractions):
-            axes = axes - frozenset(s.over)
-        tiles = [t for t in self._tiles if not axes.isdisjoint(t.axes)]
-        if any(s is c.total for c in self.nest.contractions):
-            tiles = [t for t in tiles if t.role not in ("loop", "split")]
-        if not isinstance(s, Store) and any(s.name == c.product for c in self.nest.contractions):
-            return 0.0
-        return math.prod(t.block for t in tiles)
