@@ -73,7 +73,7 @@ EXCEPTIONS: tuple[KnownLaunch, ...] = (
     KnownLaunch("rms_norm_32768/f32/forward/0", LONG_ROWS, stack=88, local=176, capability=A100),
     KnownLaunch("encoder_1/bf16/backward/8", COLUMN_SUMS, occupancy=12, capability=A100),
     KnownLaunch(
-        "batch_norm_channels_last/f32/forward/3", AT_THE_LIMIT, stack=8, local=20, capability=B200
+        "batch_norm_channels_last/f32/forward/2", AT_THE_LIMIT, stack=8, local=20, capability=B200
     ),
     KnownLaunch("softmax_outer/f32/inference/0", AT_THE_LIMIT, stack=16, local=32, capability=B200),
     KnownLaunch("softmax_32768/f32/backward/0", LONG_ROWS, stack=192, local=396, capability=B200),

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.support.fake_gpu import FakeGpu, compile_for
-from tests.support.product_programs import PROGRAMS, attention, gated
+from tests.support.product_programs import PROGRAMS, attention, gated, normed_attention
 from tofuse.driver import choose_products, pipeline
 from tofuse.driver.choose_products import IN_KERNEL, IN_LIBRARY
 from tofuse.passes.contract_products import contract_products
@@ -64,7 +64,9 @@ def test_inference_is_one_kernel_for_each_product(compile_for, program, shapes):
     torch.testing.assert_close(compiled(*inputs), program(*inputs), rtol=1e-4, atol=1e-4)
     regions = reports[0].partition.regions
     products = [[op.kind for op in region.ops].count("contract") for region in regions]
-    assert products == {gated: [2, 1], attention: [1, 1]}.get(program, [1])
+    assert products == {gated: [2, 1], attention: [1, 1], normed_attention: [0, 1, 1]}.get(
+        program, [1]
+    )
 
 
 def layers(x, g, w, v):

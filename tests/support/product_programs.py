@@ -29,6 +29,17 @@ def attention(q, k, v):
     return F.softmax(q @ k.transpose(-1, -2) / 4, -1) @ v
 
 
+def normed_attention(q, k, v, g, angles):
+    """Norms and rotations before a product: sums over the depth on both of its sides."""
+
+    def rotated(x):
+        x = F.rms_norm(x, (x.shape[-1],), g)
+        a, b = x.chunk(2, -1)
+        return x * angles.cos() + torch.cat([-b, a], -1) * angles.sin()
+
+    return F.softmax(rotated(q) @ rotated(k).transpose(-1, -2), -1) @ v
+
+
 def residual(x, w, r):
     return F.dropout((x @ w) * 0.5, 0.0) + r.t()
 
@@ -52,6 +63,7 @@ PROGRAMS = [
     (gated, [(37, 48), (48, 70), (48, 70), (70, 48)]),
     (gate_in_one_weight, [(37, 48), (48, 70)]),
     (attention, [(2, 3, 17, 16), (2, 3, 23, 16), (2, 3, 23, 16)]),
+    (normed_attention, [(2, 3, 17, 16), (2, 3, 17, 16), (2, 3, 17, 16), (16,), (17, 16)]),
     (residual, [(33, 20), (20, 18), (18, 33)]),
     (quantized_weight, [(5, 64), (33, 64), (33,)]),
     (deep, [(700, 9), (700, 11)]),

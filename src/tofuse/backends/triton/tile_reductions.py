@@ -49,7 +49,7 @@ class ReductionEmitter:
             return None
         first = self.parts_of(r, self.parts)[0]
         shape = first.index_space.shape(first.value_axes[r.arg] | frozenset(r.over))
-        return frozenset(r.over), shape, r.dtype
+        return self.parts.index(first), frozenset(r.over), shape, r.dtype
 
     def reduce(self, r: Reduce, suffix: str, among: Parts) -> None:
         """Reduce a value that is not computed in a loop."""
