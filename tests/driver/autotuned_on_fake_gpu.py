@@ -39,7 +39,7 @@ def reasons(reports) -> list[str]:
     ("time", "chosen"), [(warps_decide, "warps 8"), (loops_decide, "loop i1/64")]
 )
 def test_the_fastest_tiling_is_chosen_and_kept_on_disk(compile_for, tmp_path, time, chosen):
-    x = torch.randn(9, 123)
+    x = torch.randn(40, 123)
     gpu = FakeGpu(time)
     run, reports = compile_for(gpu, softmax, tune="measure", cache_dir=tmp_path)
     torch.testing.assert_close(run(x), softmax(x), rtol=1e-4, atol=1e-5)
@@ -55,7 +55,7 @@ def test_the_fastest_tiling_is_chosen_and_kept_on_disk(compile_for, tmp_path, ti
 
 
 def test_pytorch_runs_a_region_that_it_runs_faster(compile_for, tmp_path):
-    x = torch.randn(9, 123)
+    x = torch.randn(40, 123)
     gpu = FakeGpu(operators_us=0.5)
     run, reports = compile_for(gpu, softmax, tune="measure", cache_dir=tmp_path)
     torch.testing.assert_close(run(x), softmax(x))
@@ -71,11 +71,11 @@ def test_candidates_that_spill_are_not_timed(compile_for, tmp_path):
 
     gpu = FakeGpu(warps_decide, usage=usage)
     run, reports = compile_for(gpu, softmax, tune="measure", cache_dir=tmp_path / "spills")
-    run(torch.randn(9, 123))
+    run(torch.randn(40, 123))
     assert "warps 8" not in reasons(reports)[0]
     gpu = FakeGpu(warps_decide, usage=lambda spec, text: RegisterUsage(32, 64))
     run, reports = compile_for(gpu, softmax, tune="measure", cache_dir=tmp_path / "all")
-    run(torch.randn(9, 123))
+    run(torch.randn(40, 123))
     assert "warps 8" in reasons(reports)[0], "the heuristics' choice spills as much"
 
 
@@ -89,7 +89,7 @@ def test_candidates_that_do_not_compile_are_left_out(compile_for, tmp_path, monk
     monkeypatch.setattr(TritonModule, "binary", binary)
     gpu = FakeGpu(warps_decide)
     run, reports = compile_for(gpu, softmax, tune="measure", cache_dir=tmp_path)
-    x = torch.randn(9, 123)
+    x = torch.randn(40, 123)
     torch.testing.assert_close(run(x), softmax(x), rtol=1e-4, atol=1e-5)
     assert "warps 8" not in reasons(reports)[0]
 
@@ -105,7 +105,7 @@ class WrongGpu(FakeGpu):
 def test_a_candidate_with_wrong_results_is_left_out_with_a_note(compile_for, tmp_path):
     gpu = WrongGpu(warps_decide)
     run, reports = compile_for(gpu, softmax, tune="measure", cache_dir=tmp_path)
-    x = torch.randn(9, 123)
+    x = torch.randn(40, 123)
     torch.testing.assert_close(run(x), softmax(x), rtol=1e-4, atol=1e-5)
     assert "warps 8" not in reasons(reports)[0]
     assert any("warps 8" in note and "is wrong in" in note for note in reports[0].notes)
@@ -166,7 +166,7 @@ def test_without_memory_a_kernel_is_not_tuned(compile_for, tmp_path, monkeypatch
 
     monkeypatch.setattr(FakeGpu, "elapsed_us", no_memory)
     run, reports = compile_for(FakeGpu(), softmax, tune="measure", cache_dir=tmp_path)
-    x = torch.randn(9, 123)
+    x = torch.randn(40, 123)
     torch.testing.assert_close(run(x), softmax(x), rtol=1e-4, atol=1e-5)
     assert reasons(reports) == ["not measured"]
     assert any("has no memory for its candidates" in note for note in reports[0].notes)
