@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tofuse.ir.tile import SHARED_KILOBYTES
+
 REGISTERS = 65536  # of a multiprocessor, of all these cards
 REGISTER_UNIT = 256  # registers of a warp are allocated in multiples of this
 MAX_REGISTERS = 255  # of a thread
@@ -88,7 +90,7 @@ def _gpu(
         ghz,
         data_sheet_rate * COPY_SHARE,
         l2_megabytes << 20,
-        1024 * {80: 164, 90: 228, 100: 228}.get(capability, 100),
+        1024 * SHARED_KILOBYTES.get(capability, 100),
         64 if large else 48,
         64 if capability == 80 else 128,
         1000.0 * half_teraflops,
@@ -109,23 +111,35 @@ DEFAULT_GPU = GPUS[2]  # where no GPU is there: docs/gpu.md has this one's times
 def gpu_machine(name: str, capability: int, multiprocessors: int) -> GpuMachine:
     """Return the costs of a GPU, by its name as PyTorch reports it ("NVIDIA H100 80GB HBM3").
 
-    A card that the table lacks is taken as the one of the closest capability, with rates in
-    proportion to its multiprocessors.
+    A card that the table lacks is taken as the one of the closest capability. Rates are in
+    proportion to the multiprocessors, also of a part of a card.
     """
     words = name.upper().split()
     for gpu in GPUS:
         named = gpu.name in name.upper() if " " in gpu.name else gpu.name in _parts(words)
         if named and gpu.capability == capability:
-            return replace(gpu, multiprocessors=multiprocessors)
-    closest = min(GPUS, key=lambda g: abs(g.capability - capability))
-    scale = multiprocessors / closest.multiprocessors
+            return _scaled(gpu, multiprocessors)
+    # capability 12.0 is that of cards like those of 8.9
+    like = 89 if capability >= 120 else capability
+    closest = _scaled(min(GPUS, key=lambda g: abs(g.capability - like)), multiprocessors)
     return replace(
         closest,
         name=name,
         capability=capability,
+        shared_bytes=1024 * SHARED_KILOBYTES.get(capability, 100),
+        max_warps=64 if capability in SHARED_KILOBYTES else 48,
+    )
+
+
+def _scaled(gpu: GpuMachine, multiprocessors: int) -> GpuMachine:
+    """Return a card of so many multiprocessors, with rates and cache in proportion."""
+    scale = multiprocessors / gpu.multiprocessors
+    return replace(
+        gpu,
         multiprocessors=multiprocessors,
-        memory_rate=closest.memory_rate * scale,
-        half_flops=closest.half_flops * scale,
+        memory_rate=gpu.memory_rate * scale,
+        half_flops=gpu.half_flops * scale,
+        l2_bytes=int(gpu.l2_bytes * scale),
     )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+import torch
+
 from tofuse.analysis.alias import is_view
 from tofuse.cache.store import Store
 from tofuse.driver.autotune import Choice, is_static
@@ -47,7 +49,10 @@ def measured_products(
             (Choice(IN_KERNEL), partial(build, contracted)),
         ]
         device = device_of(kernel.ops)
-        choice = choose_on_gpu(candidates, (*key, show_graph(graph)), store, device)
+        try:
+            choice = choose_on_gpu(candidates, (*key, show_graph(graph)), store, device)
+        except torch.OutOfMemoryError:
+            continue  # the library computes it
         choices |= dict.fromkeys(results, choice)
     return choices
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import torch
+
+from tofuse.cache.programs import source_digest
 from tofuse.cache.store import store_of
 from tofuse.driver.autotune import BuildProgram, Choice, apply_choices, measured_choices
 from tofuse.driver.autotune_gpu import measured_gpu_choices
@@ -62,15 +65,16 @@ def _contract_faster(
     quiet = replace(config, strict=True, mode="default")
 
     def build(graph: Graph) -> TimedCall | None:
-        inputs = sample_tensors(graph.inputs)
         signature = CallSignature(graph.inputs, graph.outputs, {})
         try:
+            inputs = sample_tensors(graph.inputs)
             run = build_program(fuse(graph), signature, {}, quiet).load(None)
-        except TofuseError:
+        except (TofuseError, torch.OutOfMemoryError):
             return None
         return lambda: run([*inputs])
 
-    key = (config.precision, *config.executors)
+    # what kernels are like, and how fast the library's products are
+    key = (config.precision, *config.executors, source_digest(), *_matmul_settings())
     with real_tensors():
         choices = measured_products(part, build, key, store_of(config))
     chosen = {v for v, choice in choices.items() if choice.kind == IN_KERNEL}
@@ -78,3 +82,14 @@ def _contract_faster(
     folded = [op for op in graph.ops if op.kind == "add" and op.result in chosen]
     chosen |= {v for op in folded for v in op.inputs}
     return contract_products(graph, chosen), product_notes(choices)
+
+
+def _matmul_settings() -> tuple[str, ...]:
+    """Return PyTorch's settings of the speed and precision of its products on a GPU."""
+    matmul = torch.backends.cuda.matmul
+    settings = (
+        torch.get_float32_matmul_precision(),
+        matmul.allow_fp16_reduced_precision_reduction,
+        matmul.allow_bf16_reduced_precision_reduction,
+    )
+    return tuple(map(str, settings))

@@ -73,10 +73,10 @@ class GpuTarget:
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a multiprocessor (CUDA programming guide, "Compute Capabilities")."""
-        return 1024 * _SHARED_KILOBYTES.get(self.capability, 100)
+        return 1024 * SHARED_KILOBYTES.get(self.capability, 100)
 
 
-_SHARED_KILOBYTES = {80: 164, 87: 164, 90: 228, 100: 228, 103: 228}
+SHARED_KILOBYTES = {80: 164, 87: 164, 90: 228, 100: 228, 103: 228}
 
 
 @dataclass(frozen=True)

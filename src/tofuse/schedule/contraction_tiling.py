@@ -45,6 +45,7 @@ def find_contractions(kernel: Kernel) -> tuple[Contraction, ...]:
     """Return the sums of a kernel that matrix instructions compute, with rows on the left.
 
     Such a sum is over products of two values, each of which has axes that the other one lacks.
+    Smaller products than a matrix instruction's are ordinary sums.
     """
     value_axes, _ = iteration_axes(kernel)
     definitions = {s.name: s for s in kernel.body if not isinstance(s, Store)}
@@ -65,7 +66,8 @@ def find_contractions(kernel: Kernel) -> tuple[Contraction, ...]:
         over, lefts, rights = frozenset(total.over), value_axes[left], value_axes[right]
         if len(dtypes) > 1 or not over <= lefts & rights:
             continue
-        if lefts - rights and rights - lefts:
+        points = size_hint(product(kernel.extent(a) for a in lefts ^ rights | over))
+        if lefts - rights and rights - lefts and points >= INSTRUCTION_TILE**3:
             found.append(Contraction(total, total.arg, left, right, dtypes.pop()))
     return _same_sides(kernel, found, value_axes)
 
@@ -118,7 +120,7 @@ def contraction_tiling(
     batch, itemsize = extent(axes.batch), contractions[0].dtype.itemsize
     sides = _block_sides(rows, columns, batch, len(contractions), target)
     deep = max(INSTRUCTION_TILE, CONTRACTION_DEPTH_BYTES // itemsize)
-    deep = min(deep, _power_of_2(depth))
+    deep = min(deep, max(INSTRUCTION_TILE, _power_of_2(depth)))
     loaded = deep * (sides[0] + len(contractions) * sides[1]) * itemsize
     stages = _stages(loaded, target)
     programs = batch * -(-rows // sides[0]) * -(-columns // sides[1])
