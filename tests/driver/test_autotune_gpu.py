@@ -1,9 +1,5 @@
 """Tune kernels on a GPU; and on a fake one, in another process for Triton's interpreter."""
 
-import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,21 +8,13 @@ import torch.nn.functional as F
 
 import tofuse
 from tests.support.eager import outcome
+from tests.support.interpreted import needs_triton, run_interpreted
 from tofuse.runtime.gpu_driver import CudaDriver
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@needs_triton
 def test_kernels_on_a_fake_gpu_are_tuned():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    file = Path(__file__).with_name("autotuned_on_fake_gpu.py")
-    done = subprocess.run(
-        [*command, "-W", "ignore::RuntimeWarning", str(file)],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    run_interpreted(Path(__file__).with_name("autotuned_on_fake_gpu.py"))
 
 
 needs_gpu = [

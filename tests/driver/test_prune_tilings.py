@@ -1,10 +1,10 @@
 """Which candidates of a GPU kernel are timed, from their machine code."""
 
-import importlib.util
 from dataclasses import replace
 
 import pytest
 
+from tests.support.interpreted import needs_triton
 from tofuse.backends.llvm.load import host_target
 from tofuse.backends.triton.cubin import RegisterUsage
 from tofuse.backends.triton.load import TritonModule
@@ -20,9 +20,7 @@ from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.parse_tiling import parse_tiling_choice
 from tofuse.ir.tile import TileProgram
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="triton is not installed"
-)
+pytestmark = needs_triton
 H100 = gpu_machine("NVIDIA H100 80GB HBM3", 90, 132)
 ROWS = """graph(x: f32[4096,16384]@cuda:0) {
   v0 = exp(x) : f32[4096,16384]@cuda:0

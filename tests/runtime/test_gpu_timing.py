@@ -1,12 +1,11 @@
 """Timing calls on a GPU in turn, and the tensors they are timed on, with a fake driver."""
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
-import pytest
 import torch
 
+from tests.support.interpreted import needs_triton
 from tofuse.ir.graph import Value
 from tofuse.ir.types import DType, TensorType
 from tofuse.runtime.gpu_driver import replaced_driver
@@ -51,7 +50,7 @@ def test_rounds_are_bounded():
     assert len(rounds) == 1 + MAX_ROUNDS
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@needs_triton
 def test_sample_tensors_on_a_gpu_repeat_numbers():
     from tests.support.fake_gpu import FakeGpu
 

@@ -1,14 +1,11 @@
 """Variants of tilings: their texts, and their results in Triton's interpreter."""
 
-import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.cases import Case, accept, read_cases
+from tests.support.interpreted import needs_triton, run_interpreted
 from tests.support.kernels import kernel
 from tofuse.ir.parse_tiling import parse_tiling_choice
 from tofuse.ir.tile import GpuTarget
@@ -41,16 +38,7 @@ def test_there_are_at_most_as_many_as_allowed():
     assert len(tiling_variants(program, GpuTarget(), limit=3)) == 3
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@needs_triton
 def test_results_in_the_interpreter():
     """In another process: Triton decides at import whether it interprets."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    file = Path(__file__).with_name("interpreted_variants.py")
-    done = subprocess.run(
-        [*command, "-W", "ignore::RuntimeWarning", str(file)],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    run_interpreted(Path(__file__).with_name("interpreted_variants.py"))

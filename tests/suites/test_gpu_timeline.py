@@ -1,14 +1,12 @@
 """Predicted times of GPU kernels against those measured on an H200."""
 
-import importlib.util
-
-import pytest
+from tests.support.interpreted import needs_triton
 
 OUTSIDE = {"split_stack"}  # 8 MB in one launch: the measured time has 4 us that no part explains
 OTHERS = 0.5  # what the others may differ by
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@needs_triton
 def test_predictions_are_within_a_quarter_of_measured_times():
     from suites.gpu_timeline import TOLERANCE, ratios
 

@@ -264,7 +264,7 @@ class _Launch:
         return min(ACCESS_BYTES, tile.block * itemsize) if aligned else itemsize
 
     def _add_memory(self) -> None:
-        """Add what is moved between L2 and the processors, and between memory and L2."""
+        """Add the bytes of transfers between L2 and the processors, and between memory and L2."""
         footprint = Footprint(self.nest.kernel)
         largest = footprint.buffer_bytes()
         self.memory_bytes += sum(largest.values())

@@ -25,8 +25,8 @@ FIXED_REGISTERS = 16  # addresses, counters and masks: "GPU cost model"
 def estimate_registers(nest: TileNest, itemsizes: Mapping[str, int]) -> int:
     """Return the registers of a thread; `itemsizes` are those of the buffers.
 
-    They hold what is loaded ahead of a reduction or the end of a loop, and the values that are used
-    on both sides of a reduction. Others are computed element by element.
+    Registers hold loaded blocks until the next reduction or the end of the loop, and values that
+    are used before and after a reduction. Other values are computed element by element.
     """
     blocks = _Blocks(nest)
     most = max((blocks.most_held((*p.prologue, *p.body), itemsizes) for p in nest.loops), default=0)
@@ -65,7 +65,7 @@ class _Blocks:
         return self._elements(s) * nbytes / 4 / self.threads
 
     def _elements(self, s: Definition) -> int:
-        """Return the elements of a value, without those that matrix instructions make."""
+        """Return the elements of a value in an instance; 0 inside of a matrix instruction."""
         if s.name in self.products:
             return 0
         axes = self.statement_axes[s] - frozenset(s.over if isinstance(s, Reduce) else ())

@@ -19,9 +19,9 @@ def prune_tilings(
 ) -> list[GeneratedKernel]:
     """Return the variants of a kernel of constant sizes that are worth timing; threads compile.
 
-    A variant is not if it does not compile, has more stack than the default, which means spills,
-    or if a launch holds fewer warps on a multiprocessor than `MIN_TUNED_WARPS`, and all launches of
-    the default hold more.
+    Drop a variant that does not compile, or that has more stack than the default. Also drop one
+    with a launch of fewer than `MIN_TUNED_WARPS` warps on a multiprocessor, if the default has
+    more.
     """
     modules = compile_for_gpu([default, *variants], compiling_threads())
     limit = _usage(default, modules.get(_program(default)), gpu)

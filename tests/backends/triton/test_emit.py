@@ -1,22 +1,10 @@
 """Run `interpreted.py` in another process: Triton decides at import whether it interprets."""
 
-import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
+from tests.support.interpreted import needs_triton, run_interpreted
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@needs_triton
 def test_triton_interpreter():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [*command, "-W", "ignore::RuntimeWarning", str(Path(__file__).with_name("interpreted.py"))],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    run_interpreted(Path(__file__).with_name("interpreted.py"))

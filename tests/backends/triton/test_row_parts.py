@@ -1,10 +1,6 @@
 """Rows that begin at unaligned addresses: numbers in another process, and widths of accesses."""
 
-import importlib.util
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
@@ -12,24 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.backends.triton.test_load import compile_binaries, global_accesses
+from tests.support.interpreted import needs_triton, run_interpreted
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="triton is not installed"
-)
+pytestmark = needs_triton
 
 
 def test_triton_interpreter(request: pytest.FixtureRequest):
     full = ["--full"] if request.config.getoption("--full") else []
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *full]
-    path = Path(__file__).with_name("interpreted_rows.py")
-    done = subprocess.run(
-        [*command, "-W", "ignore::RuntimeWarning", str(path)],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    run_interpreted(Path(__file__).with_name("interpreted_rows.py"), *full)
 
 
 SOFTMAX = """kernel k(x: in {0}, y: out {0}) over i0:4096 i1:{1} {{

@@ -1,17 +1,14 @@
 """Matrix products in kernels compile: the interpreter takes blocks that instructions do not."""
 
-import importlib.util
-
 import pytest
 
+from tests.support.interpreted import needs_triton
 from tests.support.kernels import kernel
 from tofuse.backends.triton.emit import emit, launch_parameters
 from tofuse.ir.tile import GpuTarget
 from tofuse.schedule.build_tiles import build_tiles
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="triton is not installed"
-)
+pytestmark = needs_triton
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])

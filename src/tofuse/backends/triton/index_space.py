@@ -14,9 +14,9 @@ MAX_INT32_INDEX = 2**31 - 2**16  # leaves room for a block past the end
 class IndexSpace:
     """The tiles of a launch; `tiles` are its blocks' dimensions in order, others have one index.
 
-    A launch with a matrix product has three spaces, each of two tiles. `renamed` is the tile whose
-    index has another shape here than in the other space, and so another name. If the last tile's
-    indices differ from row to row, `row_axes` are the axes of the rows.
+    A launch with a matrix product has three spaces, each of two tiles. `renamed` is the tile of the
+    depth in the space of the right factor, where it is the first dimension: its index has a name of
+    its own. If rows begin at different places, `row_axes` are the axes of the rows.
     """
 
     def __init__(

@@ -126,7 +126,7 @@ class ReductionEmitter:
         self._finish_fold(r, name, parts)
 
     def operand_dtype(self, r: Reduce) -> DType:
-        """Return the dtype of what is compared or added."""
+        """Return the dtype of the elements that a reduction compares or adds."""
         return self.parts[0].value_dtypes[r.arg] if r.position is not None else r.dtype
 
     def _finish_fold(self, r: Reduce, name: str, parts: Parts) -> None:
