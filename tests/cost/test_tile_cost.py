@@ -102,3 +102,32 @@ def test_repeated_rows_cost_more_than_the_least():
 }"""
     cost = gpu_cost(program(text), DEFAULT_GPU)
     assert cost.us > 5 * cost.vectorized_us
+
+
+def broadcast(rows: int, columns: int) -> str:
+    return f"""kernel k(x: in f32, w: in f32, y: out f32) over i0:{rows} i1:{columns} {{
+  v0 = load x[({columns})*i0 + i1] : f32
+  v1 = load w[i0] : f32
+  v2 = mul v0 v1 of f32 : f32
+  store y[({columns})*i0 + i1] v2 : f32
+}}"""
+
+
+EMPTY = [
+    pointwise(0),
+    rows(0),
+    rows(8, 0),
+    rows(0, 0),
+    broadcast(0, 8),
+    broadcast(8, 0),
+    product(0, 64, 64),
+    product(64, 0, 64),
+    product(64, 64, 0),
+]
+
+
+@pytest.mark.parametrize("text", EMPTY)
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
+def test_kernels_without_elements_take_their_launches(text: str, gpu: GpuMachine):
+    tiles = program(text, gpu)
+    assert 0 < gpu_cost(tiles, gpu).us < 5 * len(tiles.nests) * gpu.launch_us

@@ -309,7 +309,7 @@ class _Launch:
                     if s.index.coefficient(a) != 0:
                         break
                     inner *= size_hint(self.nest.kernel.extent(a))
-                found *= min(inner, t.block)
+                found *= max(1, min(inner, t.block))
         return found
 
     def _sector_waste(self, s: Load | Store) -> float:
