@@ -101,7 +101,7 @@ def test_repeated_rows_cost_more_than_the_least():
   store y[(2048)*i0 + i1] v3 : f32
 }"""
     cost = gpu_cost(program(text), DEFAULT_GPU)
-    assert cost.us > 5 * cost.vectorized_us
+    assert cost.us > 5 * cost.least_us
 
 
 def broadcast(rows: int, columns: int) -> str:

@@ -42,7 +42,8 @@ class Cost:
     """The predicted cost of one launch.
 
     - `work_us`, `traffic_us`: arithmetic alone and memory traffic alone, on `threads` threads.
-    - `vectorized_us`: the total if all accesses were contiguous and all vector lanes in use.
+    - `least_us`: the total if all accesses were contiguous and all vector lanes in use;
+      on a GPU, if one launch moved each byte once.
     - `recomputed_adds`: work on values that are computed more than once, in additions.
     - `separate_us`: a lower bound on two kernels that compute these values once and store them.
     """
@@ -54,7 +55,7 @@ class Cost:
     threads: int
     recomputed_adds: float
     separate_us: float
-    vectorized_us: float
+    least_us: float
 
 
 def nest_cost(nest: Nest, machine: Machine) -> Cost:

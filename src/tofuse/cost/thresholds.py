@@ -40,7 +40,7 @@ MIN_ROWS_PER_COLUMN = 8  # from which a product fuses as a sum; a layer has fewe
 MAX_LENGTH_RATIO = 2  # of a concat to its pieces; more is mostly zeros: not measured
 
 # -- fusion --------------------------------------------------------------------------------------
-POOR_VECTORIZATION = 1.5  # times the same work in long contiguous vectors: not measured
+INEFFICIENCY = 1.5  # times the least time of a kernel: not measured
 NEGLIGIBLE_US = 5.0  # about two launches; less does not justify a kernel: "Threads and launches"
 SPLIT_THRESHOLD = 0.9  # of one kernel's time, below which two pay off: "Group normalization"
 GPU_SPLIT_THRESHOLD = 0.7  # the same on a GPU, beyond the error of predictions: "GPU cost model"
@@ -122,7 +122,7 @@ SPLITS_PER_SM_BESIDE_WHOLE = 4  # the same with whole rows in registers: "GPU ke
 SM_ELEMENTS_BESIDE_WHOLE = 4096  # of whole rows in all instances of a multiprocessor: "GPU kernels"
 MIN_ROWS_OF_SPLIT = 4  # that an instance reduces, since it stores partial results: not measured
 MAX_STAGES = 3  # iterations of such a loop in flight: "GPU kernels"
-RESERVED_SHARED_BYTES = 8192  # that such a loop's reductions have at least: not measured
+RESERVED_SHARED_BYTES = 8192  # for exchanges between warps, beside loads ahead: not measured
 ELEMENTS_PER_WARP = 512  # of a whole row that such a loop accumulates: "GPU kernels"
 MAX_SPLIT_WARPS = 16  # of an instance of such a loop: "GPU kernels"
 ELEMENTS_PER_WARP_OF_RESULT = 2048  # of rows that end in one result: "GPU kernels"
@@ -136,7 +136,6 @@ MIN_CONTRACTION_TILE = 64  # where smaller blocks occupy more multiprocessors: n
 CONTRACTION_DEPTH_BYTES = 128  # of a row of a factor in a block, a cache line: not measured
 CONTRACTION_STAGES = 4  # blocks of the factors in flight: not measured
 MIN_CONTRACTION_STAGES = 3  # even if one instance then takes all shared memory: not measured
-SPARE_SHARED_BYTES = 8192  # for exchanges between warps: not measured
 CONTRACTION_ELEMENTS_PER_WARP = 2048  # of the results, 64 registers a thread: not measured
 CONTRACTION_SPLITS = 8  # program instances that share the depth of a block: not measured
 SHARED_OPERAND_ROWS = 8  # blocks of rows that consecutive instances compute: not measured

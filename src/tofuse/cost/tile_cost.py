@@ -101,7 +101,7 @@ def gpu_cost(program: TileProgram, gpu: GpuMachine) -> Cost:
         threads=gpu.multiprocessors,
         recomputed_adds=0.0,
         separate_us=0.0,
-        vectorized_us=gpu.launch_us + nbytes / gpu.memory_rate / 1e3,
+        least_us=gpu.launch_us + nbytes / gpu.memory_rate / 1e3,
     )
 
 

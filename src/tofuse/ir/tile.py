@@ -10,6 +10,8 @@ from tofuse.ir.dims import Dim, evaluate, product, symbols_of
 from tofuse.ir.kernel import AffineExpr, Buffer, Kernel, Reduce, Stmt, Uniform, show_stmt
 from tofuse.ir.types import DType
 
+LOOPED = ("loop", "split")  # roles of the tile that a program instance loops over
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -172,7 +174,7 @@ class TileNest:
     @property
     def loop_tile(self) -> Tile | None:
         """The tile that the loops of `loops` run over."""
-        return next((t for t in self.tiling.tiles if t.role in ("loop", "split")), None)
+        return next((t for t in self.tiling.tiles if t.role in LOOPED), None)
 
 
 def _instance_count(nest: TileNest) -> int | InstanceCount:

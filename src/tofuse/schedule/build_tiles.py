@@ -11,6 +11,7 @@ from tofuse.ir.dims import static_or
 from tofuse.ir.kernel import Kernel, Reduce, Stmt, Store, iteration_axes
 from tofuse.ir.region import Rule
 from tofuse.ir.tile import (
+    LOOPED,
     Contraction,
     GpuTarget,
     Partial,
@@ -139,7 +140,7 @@ def _restrict_tiling(whole: Kernel, part: Kernel, tiling: Tiling) -> tuple[Kerne
 def _tile_loops(kernel: Kernel, tiles: tuple[Tile, ...]) -> tuple[TileLoop, ...]:
     """Return one loop over the looped tile for each step in the chain of dependent reductions."""
     _, stmt_axes = iteration_axes(kernel)
-    looped = next((t for t in tiles if t.role in ("loop", "split")), None)
+    looped = next((t for t in tiles if t.role in LOOPED), None)
     axes = frozenset(looped.axes) if looped is not None else frozenset[str]()
     by_name: dict[str, Stmt] = {s.name: s for s in kernel.body if not isinstance(s, Store)}
     loop_of: dict[Stmt, int] = {}

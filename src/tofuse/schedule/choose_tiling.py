@@ -149,12 +149,12 @@ def _axis_order(kernel: Kernel) -> tuple[list[str], str | None, str | None]:
 
 def _pointwise_tiling(kernel: Kernel, groups: list[_AxisGroup]) -> Tiling:
     if len(groups) <= 1:
-        size = min(POINTWISE_BLOCK, _next_power_of_2(groups[0].extent) if groups else 1)
+        size = min(POINTWISE_BLOCK, next_power_of_2(groups[0].extent) if groups else 1)
         tiles = tuple(Tile(g.axes, size, "grid") for g in groups)
         widest = max((b.dtype.itemsize for b in kernel.buffers if b.role != "host"), default=4)
         per_thread = max(4, min(16, POINTWISE_BYTES // widest))
         return Tiling(tiles, max(1, min(4, size // (32 * per_thread))))
-    sides = [min(GPU_TRANSPOSE_TILE, _next_power_of_2(g.extent)) for g in groups[-2:]]
+    sides = [min(GPU_TRANSPOSE_TILE, next_power_of_2(g.extent)) for g in groups[-2:]]
     blocks = [1] * (len(groups) - 2) + sides
     tiles = tuple(Tile(g.axes, block, "grid") for g, block in zip(groups, blocks, strict=True))
     return Tiling(tiles, _num_warps(max_elements(kernel, tiles)))
@@ -171,7 +171,7 @@ def _choose_loop_group(
         others[0], last = last, others[0]
     looped = max(others, key=lambda g: g.extent)
     resident = [g for g in reduced if g is not looped]
-    tiles = tuple(Tile(g.axes, _next_power_of_2(g.extent), "whole") for g in resident)
+    tiles = tuple(Tile(g.axes, next_power_of_2(g.extent), "whole") for g in resident)
     if not all(g.static for g in resident):
         raise Unschedulable(Rule.DYNAMIC_REDUCTIONS())
     accumulated = _accumulated_bytes(kernel, looped, tiles)
@@ -197,7 +197,7 @@ def _reduction_tiling(
     whole_elements = max_elements(kernel, whole)
     # rows that are divided have blocks of whole vectors, and begin at different places
     divided = row_start(kernel, looped.axes) if looped.contiguous and not whole else None
-    length = _next_power_of_2(looped.extent - (looped.extent % divided[1] if divided else 0))
+    length = next_power_of_2(looped.extent - (looped.extent % divided[1] if divided else 0))
     columns = rows = 1
     large = False
     if not whole and not looped.contiguous:
@@ -207,7 +207,7 @@ def _reduction_tiling(
         instances = 1 if large else target.multiprocessors
         columns = _column_block(contiguous, size_hint(others), instances)
     if not whole and columns == 1 and looped.static and divided is None:
-        most = _next_power_of_2(max((g.extent for g in free), default=1))
+        most = next_power_of_2(max((g.extent for g in free), default=1))
         rows = max(1, min(MAX_ROW_TILE // length, most))
     width = max(columns, rows)
     tiles, programs = [], 1
@@ -269,7 +269,7 @@ def _share_rows(
     """Return how program instances share a loop over whole rows."""
     row_elements = max_elements(kernel, whole)
     if not _accumulated_bytes(kernel, looped, whole):
-        block = max(1, min(_next_power_of_2(looped.extent), MAX_ROW_TILE // row_elements))
+        block = max(1, min(next_power_of_2(looped.extent), MAX_ROW_TILE // row_elements))
         warps = max(1, min(16, block * row_elements // ELEMENTS_PER_WARP_OF_RESULT))
         per_sm = min(INSTANCES_PER_SM, WARPS_PER_SM // warps)
         return _SharedLoop(block, per_sm, -(-looped.extent // block), warps=warps)
@@ -350,7 +350,7 @@ def _loaded_itemsizes(kernel: Kernel, row: _AxisGroup) -> set[int]:
 
 def _column_block(extent: int, others: int, instances: int) -> int:
     """Return the columns a program instance reduces: fewer if that gives so many instances."""
-    width = min(MAX_COLUMNS, _next_power_of_2(extent))
+    width = min(MAX_COLUMNS, next_power_of_2(extent))
     while width > MIN_COLUMNS and others * -(-extent // width) < instances:
         width //= 2
     return width
@@ -374,6 +374,6 @@ def _num_warps(elements: int) -> int:
     return max(1, min(4, elements // 256), min(16, elements // 1024))
 
 
-def _next_power_of_2(n: int) -> int:
+def next_power_of_2(n: int) -> int:
     """Return the least power of two that is at least `n`."""
     return 1 << max(0, n - 1).bit_length()

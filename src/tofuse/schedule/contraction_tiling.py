@@ -14,8 +14,8 @@ from tofuse.cost.thresholds import (
     INSTRUCTION_TILE,
     MIN_CONTRACTION_STAGES,
     MIN_CONTRACTION_TILE,
+    RESERVED_SHARED_BYTES,
     SHARED_OPERAND_ROWS,
-    SPARE_SHARED_BYTES,
 )
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.kernel import Compute, Kernel, Reduce, Stmt, Store, iteration_axes
@@ -23,6 +23,7 @@ from tofuse.ir.region import Rule
 from tofuse.ir.tile import Contraction, GpuTarget, Tile, Tiling
 from tofuse.ir.types import DType
 from tofuse.schedule.axis_strides import axes_by_stride
+from tofuse.schedule.choose_tiling import next_power_of_2
 from tofuse.schedule.schedule_legality import Unschedulable
 
 ROUNDINGS = {f"round_{d.value}": d for d in (DType.F16, DType.BF16)}
@@ -120,7 +121,7 @@ def contraction_tiling(
     batch, itemsize = extent(axes.batch), contractions[0].dtype.itemsize
     sides = _block_sides(rows, columns, batch, len(contractions), target)
     deep = max(INSTRUCTION_TILE, CONTRACTION_DEPTH_BYTES // itemsize)
-    deep = min(deep, max(INSTRUCTION_TILE, _power_of_2(depth)))
+    deep = min(deep, max(INSTRUCTION_TILE, next_power_of_2(depth)))
     loaded = deep * (sides[0] + len(contractions) * sides[1]) * itemsize
     stages = _stages(loaded, target)
     programs = batch * -(-rows // sides[0]) * -(-columns // sides[1])
@@ -161,8 +162,8 @@ def _block_sides(
     rows: int, columns: int, batch: int, products: int, target: GpuTarget
 ) -> tuple[int, int]:
     """Return the rows and columns of a block: as many as registers hold, but one per processor."""
-    block_rows = max(INSTRUCTION_TILE, min(CONTRACTION_TILE, _power_of_2(rows)))
-    block_columns = max(INSTRUCTION_TILE, min(CONTRACTION_TILE, _power_of_2(columns)))
+    block_rows = max(INSTRUCTION_TILE, min(CONTRACTION_TILE, next_power_of_2(rows)))
+    block_columns = max(INSTRUCTION_TILE, min(CONTRACTION_TILE, next_power_of_2(columns)))
     while products * block_rows * block_columns > CONTRACTION_TILE**2:
         if block_columns >= block_rows:
             block_columns //= 2
@@ -187,7 +188,7 @@ def _stages(nbytes: int, target: GpuTarget) -> int:
 
     That is what half of the shared memory holds, for two instances; or a few in all of it for one.
     """
-    most = (target.shared_bytes - SPARE_SHARED_BYTES) // nbytes
+    most = (target.shared_bytes - RESERVED_SHARED_BYTES) // nbytes
     few = min(MIN_CONTRACTION_STAGES, most)
     return max(1, few, min(CONTRACTION_STAGES, target.shared_bytes // 2 // nbytes))
 
@@ -207,8 +208,3 @@ def _splits(
     if len(sums) > len(contractions):
         return 1
     return max(1, min(CONTRACTION_SPLITS, target.multiprocessors // max(1, programs), steps // 4))
-
-
-def _power_of_2(n: int) -> int:
-    """Return the least power of two that is at least `n`."""
-    return 1 << max(0, n - 1).bit_length()

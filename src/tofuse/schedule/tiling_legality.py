@@ -6,11 +6,10 @@ from tofuse.cost.thresholds import INSTRUCTION_TILE
 from tofuse.ir.dims import product
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.region import Rule
-from tofuse.ir.tile import Tile, Tiling
+from tofuse.ir.tile import LOOPED, Tile, Tiling
 from tofuse.schedule.choose_tiling import max_elements
 from tofuse.schedule.schedule_legality import Unschedulable
 
-LOOPED = ("loop", "split")
 MAX_BLOCK_ELEMENTS = 1 << 20  # of a Triton tensor
 MAX_WARPS = 32  # of a program instance, in CUDA
 MAX_BLOCKED_TILES = 4  # of more than one element, that the emitted text has dimensions for

@@ -19,12 +19,10 @@ from tofuse.cost.thresholds import (
 )
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.kernel import Kernel, Reduce
-from tofuse.ir.tile import GpuTarget, Tile, TileNest, TileProgram, Tiling, TilingChoice
+from tofuse.ir.tile import LOOPED, GpuTarget, Tile, TileNest, TileProgram, Tiling, TilingChoice
 from tofuse.schedule.build_tiles import build_tiles
 from tofuse.schedule.schedule_legality import Unschedulable
 from tofuse.schedule.split_launches import Updates
-
-LOOPED = ("loop", "split")
 
 
 def tiling_variants(

@@ -15,9 +15,9 @@ from tofuse.fusion.partition.graph_index import GraphIndex
 from tofuse.fusion.partition.groups import Group, Groups
 from tofuse.fusion.partition.merge_legality import MergeLegality
 from tofuse.fusion.partition.profitability import (
+    is_inefficient,
     loop_structure_changes,
     merge_too_costly,
-    vectorizes_poorly,
 )
 from tofuse.fusion.partition.region_evaluator import Evaluation
 from tofuse.ir.dims import size_hint
@@ -31,7 +31,7 @@ def grow(index: GraphIndex, legality: MergeLegality, rounded: frozenset[str]) ->
     growth = Growth(index, legality, rounded)
     if not growth.grow_optimistically():
         growth.grow_checked()
-        if growth.trust_poorly_vectorized():
+        if growth.trust_inefficient():
             growth.grow_checked()
     return growth
 
@@ -57,7 +57,7 @@ class Growth:
     merges: list[tuple[Op, Op]] = field(default_factory=list)  # in order; an op of each group
     rejections: dict[tuple[Op, Op], Reason] = field(default_factory=dict)
     trusted: dict[Op, int] = field(default_factory=dict)  # ops with one number may be one kernel
-    poorly_vectorized: list[tuple[list[Op], float]] = field(default_factory=list)  # ops, us
+    inefficient: list[tuple[list[Op], float]] = field(default_factory=list)  # ops, us
     cost_sensitive: set[Group] = field(default_factory=set)  # every later merge is evaluated
     unevaluated: list[Op] = field(default_factory=list)  # ops that extended a kernel
 
@@ -88,13 +88,13 @@ class Growth:
             self.check = Check.EVERY_KERNEL
             self._grow()
 
-    def trust_poorly_vectorized(self) -> bool:
-        """Trust poorly vectorized kernels whose separate parts are not predicted to be faster.
+    def trust_inefficient(self) -> bool:
+        """Trust inefficient kernels whose separate parts are not predicted to be faster.
 
         Return whether there are any.
         """
         trusted_before = len(self.trusted)
-        for k, (ops, us) in enumerate(self.poorly_vectorized):
+        for k, (ops, us) in enumerate(self.inefficient):
             parts = dict.fromkeys(self.groups.group_of[op] for op in ops)
             costs = [self._evaluate(g.ops).cost for g in parts]
             separate_us = sum(math.inf if c is None else c.us for c in costs)
@@ -170,8 +170,8 @@ class Growth:
         if group.elementwise and self.elementwise.is_trivial_kernel(set(group.ops)):
             return True
         rejection, cost = self._evaluate(group.ops)
-        if vectorizes_poorly(cost):
-            self.poorly_vectorized.append((group.ops, cost.us))
+        if is_inefficient(cost):
+            self.inefficient.append((group.ops, cost.us))
             return False
         return rejection is None
 
@@ -192,7 +192,7 @@ class Growth:
             self.unevaluated.append(consumer)
             return None
         rejection, together = self._evaluate(self.groups.merged_ops(a, b))
-        if not vectorizes_poorly(together) or fusion_requested(producer, consumer):
+        if not is_inefficient(together) or fusion_requested(producer, consumer):
             return rejection
         siblings, device = not shared.intersection(producer.results), consumer.result.type.device
         if device == "cpu" and not siblings and not loop_structure_changes(a.ops, b.ops):

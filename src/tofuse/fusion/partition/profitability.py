@@ -8,8 +8,8 @@ from typing import TypeGuard
 from tofuse.cost.nest_cost import Cost
 from tofuse.cost.thresholds import (
     GPU_SPLIT_THRESHOLD,
+    INEFFICIENCY,
     NEGLIGIBLE_US,
-    POOR_VECTORIZATION,
     SPLIT_THRESHOLD,
 )
 from tofuse.ir.dims import size_hint, stride_order
@@ -17,9 +17,12 @@ from tofuse.ir.graph import Op
 from tofuse.ir.region import Reason, Rule
 
 
-def vectorizes_poorly(cost: Cost | None) -> TypeGuard[Cost]:
-    """Whether much of a kernel's time goes into strided accesses and idle vector lanes."""
-    return cost is not None and cost.us > POOR_VECTORIZATION * cost.vectorized_us + NEGLIGIBLE_US
+def is_inefficient(cost: Cost | None) -> TypeGuard[Cost]:
+    """Whether a kernel takes much longer than it would at best.
+
+    On the CPU the time goes into strided accesses and idle vector lanes.
+    """
+    return cost is not None and cost.us > INEFFICIENCY * cost.least_us + NEGLIGIBLE_US
 
 
 def loop_structure_changes(a: Sequence[Op], b: Sequence[Op]) -> bool:
