@@ -9,7 +9,10 @@ import torch.nn.functional as F
 from tests.support.fake_gpu import FakeGpu, compile_for
 from tofuse.backends.triton.cubin import RegisterUsage
 from tofuse.backends.triton.load import LaunchSpec, TritonModule
+from tofuse.driver import tune_partition
+from tofuse.driver.autotune import FUSED, Choice
 from tofuse.errors import CompileError
+from tofuse.ir.tile import Tile, Tiling, TilingChoice
 
 __all__ = ["compile_for"]  # a fixture
 
@@ -188,3 +191,18 @@ def test_a_tuned_optimiser_step_is_as_few_launches(compile_for, tmp_path):
         states.append(parameters)
     torch.testing.assert_close(*states)
     assert gpu.timed and 0 < len(gpu.launches) - before <= 4
+
+
+def test_a_choice_that_is_illegal_in_the_program_gives_way_to_the_heuristics(
+    compile_for, tmp_path, monkeypatch
+):
+    illegal = TilingChoice((Tiling((Tile(("i9",), 16, "grid"),), 4),))
+
+    def choose(context, build_program):
+        return {r: Choice(FUSED, illegal) for r in context.partition.regions if not r.library}
+
+    monkeypatch.setattr(tune_partition, "measured_gpu_choices", choose)
+    run, reports = compile_for(FakeGpu(), softmax, tune="measure", cache_dir=tmp_path)
+    x = torch.randn(40, 123)
+    torch.testing.assert_close(run(x), softmax(x), rtol=1e-4, atol=1e-5)
+    assert not [note for note in reports[0].notes if "PyTorch" in note]

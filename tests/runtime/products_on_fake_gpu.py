@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from tests.support.fake_gpu import FakeGpu, compile_for
 from tests.support.product_programs import PROGRAMS, attention, gated, normed_attention
+from tofuse.analysis.alias import is_view
 from tofuse.driver import choose_products, pipeline
 from tofuse.driver.choose_products import IN_KERNEL, IN_LIBRARY
 from tofuse.passes.contract_products import contract_products
@@ -101,6 +102,9 @@ def test_a_product_is_computed_where_it_was_faster(
     kinds = [op.kind for region in reports[0].partition.regions for op in region.ops]
     assert (kinds.count("contract") >= 4) == (place == IN_KERNEL)
     assert (kinds.count("opaque") >= 4) == (place == IN_LIBRARY)
+    for region in reports[0].partition.regions:  # no product is alone in a kernel
+        computed = [op for op in region.ops if not is_view(op)]
+        assert [op.kind for op in computed] != ["contract"]
     assert len(set(texts)) < len(texts), "layers that are alike have one text"
     notes = [note for note in reports[0].notes if "is computed by" in note]
     assert len(notes) == len({*notes}) >= 4

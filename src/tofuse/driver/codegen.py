@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Union
 
 from tofuse.backends.llvm.emit import emit
@@ -214,7 +215,13 @@ def _emit_gpu_kernel(
     kernel, region = lowered.kernel, lowered.region
     check_kernel(kernel)
     target = gpu_target(device_of(region.ops))
-    tiles = build_tiles(kernel, target, bounds=bounds, updates=updates, choice=choice)
+    build = partial(build_tiles, kernel, target, bounds=bounds, updates=updates)
+    try:
+        tiles = build(choice=choice)
+    except Unschedulable:
+        if choice is BY_HEURISTICS:
+            raise
+        tiles = build()  # the choice was measured for a kernel of the region alone
     error = None
     try:
         source = emit_triton(tiles, exact=context.config.precision == "eager")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 
 import torch
 
+from tofuse.analysis.alias import is_view
 from tofuse.cache.programs import source_digest
 from tofuse.cache.store import store_of
 from tofuse.driver.autotune import BuildProgram, Choice, apply_choices, measured_choices
@@ -15,7 +16,7 @@ from tofuse.driver.choose_products import IN_KERNEL, measured_products, product_
 from tofuse.driver.codegen import CodegenContext
 from tofuse.errors import TofuseError
 from tofuse.ir.executor import KERNELS
-from tofuse.ir.graph import Graph
+from tofuse.ir.graph import Graph, Value
 from tofuse.ir.region import Partition, Region
 from tofuse.passes.contract_products import contract_products
 from tofuse.plan.signature import CallSignature
@@ -46,22 +47,48 @@ def tune_partition(
 
     `fuse_part` partitions a graph of a few regions, `fuse_whole` the program.
     """
-    contracted, notes = _contract_faster(graph, context, fuse_part, build_program)
+    measured = _measure_products(graph, context, fuse_part, build_program)
+    in_kernels = {v for v, choice in measured.items() if choice.kind == IN_KERNEL}
+    # the addition after a product may have become part of the call
+    folded = [op for op in graph.ops if op.kind == "add" and op.result in in_kernels]
+    chosen = in_kernels | {v for op in folded for v in op.inputs}
+    part, lone = context.partition, set[Value]()
+    contracted = contract_products(graph, chosen)
     if contracted is not graph:
-        context = replace(context, partition=fuse_whole(contracted))
+        part = fuse_whole(contracted)
+        lone = _lone_products(part, graph, chosen)
+    if lone:
+        part = fuse_whole(contract_products(graph, chosen - lone))
+    context = replace(context, partition=part)
     choices = measured_choices(context, build_program)
     choices |= measured_gpu_choices(context, build_program)
-    return TunedPartition(*apply_choices(context.partition, choices), tuple(notes))
+    notes = product_notes({v: choice for v, choice in measured.items() if v not in lone})
+    return TunedPartition(*apply_choices(part, choices), tuple(notes))
 
 
-def _contract_faster(
+def _lone_products(part: Partition, graph: Graph, chosen: Set[Value]) -> set[Value]:
+    """Return the products that no other op is fused with in the whole program.
+
+    They were faster in a kernel with a neighbour, which memory or other readers keep apart here.
+    """
+    others = set(graph.values()) - chosen
+    kernels = (r for r in part.regions if not r.library)
+    lone = (r for r in kernels if others.isdisjoint(_computed(r)))
+    return {v for r in lone for v in r.outputs if v in chosen}
+
+
+def _computed(region: Region) -> list[Value]:
+    return [v for op in region.ops if not is_view(op) for v in op.results]
+
+
+def _measure_products(
     graph: Graph, context: CodegenContext, fuse: Fuse, build_program: BuildProgram
-) -> tuple[Graph, list[str]]:
-    """Return the graph whose kernels compute the products that are faster there, and notes."""
+) -> dict[Value, Choice]:
+    """Return where each product of a graph is faster: in the library, or in a kernel."""
     part, config = context.partition, context.config
     devices = sorted({v.type.device for v in graph.values()} - {"cpu"})
     if not devices or config.executors[:1] != (KERNELS,) or gpu_driver().is_capturing():
-        return graph, []
+        return {}
     quiet = replace(config, strict=True, mode="default")
 
     def build(graph: Graph) -> TimedCall | None:
@@ -76,12 +103,7 @@ def _contract_faster(
     # what kernels are like, and how fast the library's products are
     key = (config.precision, *config.executors, source_digest(), *_matmul_settings())
     with real_tensors():
-        choices = measured_products(part, build, key, store_of(config))
-    chosen = {v for v, choice in choices.items() if choice.kind == IN_KERNEL}
-    # the addition after a product may have become part of the call
-    folded = [op for op in graph.ops if op.kind == "add" and op.result in chosen]
-    chosen |= {v for op in folded for v in op.inputs}
-    return contract_products(graph, chosen), product_notes(choices)
+        return measured_products(part, build, key, store_of(config))
 
 
 def _matmul_settings() -> tuple[str, ...]:
