@@ -43,7 +43,7 @@ def op_us(op: Op, machine: Machine, pooled: bool = False) -> float:
 def _run_us(op: Op, machine: Machine) -> float:
     """Return the microseconds of an op without call overhead and page faults."""
     memory_us = traffic_us(machine, op_bytes(op))
-    if op.kind != "opaque":
+    if op.kind not in ("opaque", "contract"):
         points = max((size_hint(v.type.numel) for v in (*op.inputs, *op.results)), default=0)
         arithmetic_us = points * OPS[op.kind].cost * machine.ns["cheap"] / 1e3 / machine.threads
         return max(memory_us, arithmetic_us)
@@ -57,7 +57,7 @@ def _run_us(op: Op, machine: Machine) -> float:
 
 def library_flops(op: Op) -> float:
     """Return the arithmetic of a matrix product, convolution or attention; 0 for other calls."""
-    name = str(op.attr("target")).split(".")[1]
+    name = "mm" if op.kind == "contract" else str(op.attr("target")).split(".")[1]
     shapes = [tuple(map(size_hint, v.shape)) for v in op.inputs]
     out = math.prod(map(size_hint, op.results[0].shape)) if op.results else 0
     match name:

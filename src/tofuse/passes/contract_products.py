@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Set
 from functools import partial
 
 from tofuse.ir.graph import Graph, Op, Value
@@ -13,7 +13,7 @@ from tofuse.passes.rewrite import Replacement, Rewriter, rewrite
 CONTRACTED_DTYPES = (DType.F32, DType.F16, DType.BF16)
 
 
-def contract_products(graph: Graph, chosen: Collection[Value]) -> Graph:
+def contract_products(graph: Graph, chosen: Set[Value]) -> Graph:
     """Replace the products whose results are `chosen` by contractions, which fuse."""
     return rewrite(graph, {"opaque": (partial(product_of_matrices, chosen=chosen),)})
 
@@ -28,14 +28,12 @@ def is_contractible(op: Op) -> bool:
     return op.result.dtype in CONTRACTED_DTYPES and len(w.shape) >= 2 and shapes_match
 
 
-def product_of_matrices(
-    op: Op, rewriter: Rewriter, *, chosen: Collection[Value]
-) -> Replacement | None:
+def product_of_matrices(op: Op, rewriter: Rewriter, *, chosen: Set[Value]) -> Replacement | None:
     """x[..., M, K] @ w[..., K, N] = contract(x, w); with an addend, add(contract(x, w), addend)
 
     The sum of both is rounded once, as by PyTorch's operator.
     """
-    if op.results[:1] == () or op.results[0] not in chosen or not is_contractible(op):
+    if chosen.isdisjoint(op.results) or not is_contractible(op):
         return None
     *addend, x, w = op.argument_tensors or ()
     builder = ProductBuilder(op, rewriter)

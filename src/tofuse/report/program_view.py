@@ -123,7 +123,7 @@ def short_name(op: Op) -> str:
 
 def op_work(op: Op) -> float:
     """Return the op's arithmetic in additions; 0 for library operators of unknown cost."""
-    if op.kind == "opaque":
+    if op.kind in ("opaque", "contract"):
         return library_flops(op)
     elements_of = op.inputs if OPS[op.kind].pattern is Pattern.REDUCE else op.results
     return sum(OPS[op.kind].cost * size_hint(v.type.numel) for v in elements_of[:1])

@@ -167,7 +167,7 @@ class CudaDriver:
     def elapsed_us(self, calls: Sequence[Callable[[], object]]) -> list[float]:
         """Time calls on the current stream with events, as `triton.testing.do_bench` does.
 
-        While the cache is cleared, the host prepares the call, so that its time does not count.
+        The host prepares a call while the cache is cleared. Host time beyond that is counted.
         """
         other = torch.empty(CLEARED_BYTES, dtype=torch.int8, device="cuda")
         events = []
