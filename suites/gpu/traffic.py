@@ -21,8 +21,6 @@ class KnownTraffic:
 
 AROUND_CALLS = "kernels before and after calls of the library read the same tensors"
 TRAFFIC_EXCEPTIONS = (
-    KnownTraffic("batch_norm_channels_last/bf16", 3.0, "images in float32 between two kernels"),
-    KnownTraffic("batch_norm_channels_last/f32", 1.5, "mean and variance are two kernels"),
     KnownTraffic("embedding_norm/*", 1.34, "sums of rows and of positions are two kernels"),
     KnownTraffic("encoder_*", 1.13, AROUND_CALLS),
     KnownTraffic("*_training/*", 1.3, AROUND_CALLS),

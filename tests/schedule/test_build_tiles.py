@@ -1,11 +1,13 @@
 """Check the GPU launches of every case, or why there are none."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.support.cases import Case, accept, read_cases
 from tests.support.kernels import kernel
+from tofuse.ir.kernel import Reduce
 from tofuse.ir.tile import GpuTarget
 from tofuse.schedule.build_tiles import build_tiles
 from tofuse.schedule.schedule_legality import Unschedulable
@@ -25,3 +27,20 @@ def test_text(case: Case, request: pytest.FixtureRequest):
         accept(case, found)
     else:
         assert found == case.after
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if not c.after.startswith("unschedulable")], ids=str
+)
+def test_every_reduction_is_computed_once(case: Case):
+    """Results of partial sums are combined by reductions over other axes."""
+    head, _, text = case.before.partition("\n")
+    whole = kernel(text)
+    program = build_tiles(whole, GpuTarget(int(head.split()[-1])), updates=UPDATES)
+    computed = Counter(
+        s.name
+        for nest in program.nests
+        for s in nest.kernel.body
+        if isinstance(s, Reduce) and set(s.over) <= {a.name for a in whole.axes}
+    )
+    assert set(computed.values()) <= {1}, computed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tofuse.ir.dims import Dim, product
@@ -42,25 +42,26 @@ def split_launches(kernel: Kernel, tile: Tile, splits: int, workspace_count: int
     """
     axes = frozenset(tile.axes)
     value_axes, stmt_axes = iteration_axes(kernel)
-    waits: dict[str, bool] = {}  # whether a value depends on a reduction over the tile
-    for s in kernel.body:
-        if not isinstance(s, Store):
-            waits[s.name] = reduces_over(s, axes) or any(waits[u] for u in s.uses)
+    by_name = _values(kernel)
+    waiting = _depend_on(kernel, lambda s: reduces_over(s, axes))
     roots = [
         s
         for s in kernel.body
-        if runs_once(s, axes) and stmt_axes[s] & axes and not any(waits[u] for u in s.uses)
+        if runs_once(s, axes)
+        and stmt_axes[s] & axes
+        and not any(by_name[u] in waiting for u in s.uses)
     ]
     reductions = [s for s in roots if isinstance(s, Reduce)]
     builder = _WorkspaceBuilder(kernel, value_axes, splits, workspace_count)
     partials = {r.name: builder.partial(r) for r in reductions}
     first = _extract_kernel(kernel, roots, kernel.body, f"{kernel.name}_part")
     first = replace(first, buffers=(*first.buffers, *_buffers("out", builder.partial_spaces)))
-    late_stores = [s for s in kernel.body if isinstance(s, Store) and s not in roots]
-    combine_stores = [s for s in late_stores if not stmt_axes[s] & axes]
-    after_stores = [s for s in late_stores if stmt_axes[s] & axes]
-    combined = builder.combine(reductions, partials)
     names = {r.name for r in reductions}
+    late_stores = [s for s in kernel.body if isinstance(s, Store) and s not in roots]
+    further = _depend_on(kernel, lambda s: reduces_over(s, axes) and s.name not in names)
+    combine_stores = [s for s in late_stores if not stmt_axes[s] & axes and s not in further]
+    after_stores = [s for s in late_stores if s not in combine_stores]
+    combined = builder.combine(reductions, partials)
     others = [s for s in kernel.body if isinstance(s, Store) or s.name not in names]
     used = _used_reductions(after_stores, kernel, names)
     result_stores, result_loads = builder.results([r for r in reductions if r.name in used])
@@ -90,15 +91,12 @@ def separate_reductions(kernel: Kernel, workspace_count: int) -> SplitKernel | N
     value_axes, _ = iteration_axes(kernel)
     reductions = [s for s in kernel.body if isinstance(s, Reduce)]
     axes = frozenset(reductions[-1].over)
-    waits: dict[str, bool] = {}  # whether a value depends on a reduction over these axes
-    for s in kernel.body:
-        if not isinstance(s, Store):
-            waits[s.name] = reduces_over(s, axes) or any(waits[u] for u in s.uses)
-    early = {r.name for r in reductions if not waits[r.name]}
+    late = _depend_on(kernel, lambda s: reduces_over(s, axes))
+    early = {r.name for r in reductions if r not in late}
     if not early:
         return None
     stores = [s for s in kernel.body if isinstance(s, Store)]
-    late_stores = [s for s in stores if any(waits[u] for u in s.uses)]
+    late_stores = [s for s in stores if s in late]
     used = _used_reductions(late_stores, kernel, early)
     builder = _WorkspaceBuilder(kernel, value_axes, 1, workspace_count)
     result_stores, result_loads = builder.results([r for r in reductions if r.name in used])
@@ -151,10 +149,23 @@ def runs_once(stmt: Stmt, axes: frozenset[str]) -> bool:
     return isinstance(stmt, Store) or reduces_over(stmt, axes)
 
 
+def _values(kernel: Kernel) -> dict[str, Stmt]:
+    return {s.name: s for s in kernel.body if not isinstance(s, Store)}
+
+
+def _depend_on(kernel: Kernel, is_source: Callable[[Stmt], bool]) -> set[Stmt]:
+    """Return the statements that are a source, or depend on one."""
+    by_name = _values(kernel)
+    found = set[Stmt]()
+    for s in kernel.body:
+        if is_source(s) or any(by_name[u] in found for u in s.uses):
+            found.add(s)
+    return found
+
+
 def _used_reductions(stores: Sequence[Stmt], kernel: Kernel, names: set[str]) -> set[str]:
     """Return which of the named reductions the stores depend on."""
-    by_name: dict[str, Stmt] = {s.name: s for s in kernel.body if not isinstance(s, Store)}
-    others = {name: s for name, s in by_name.items() if name not in names}
+    others = {name: s for name, s in _values(kernel).items() if name not in names}
     return {u for s in backward_slice(stores, others) for u in s.uses if u in names}
 
 
