@@ -37,6 +37,7 @@ from tofuse.schedule.split_launches import (
     separate_scalar_updates,
     split_launches,
 )
+from tofuse.schedule.split_variance import split_variance
 from tofuse.schedule.tiling_legality import check_tiling
 
 BY_HEURISTICS = TilingChoice()
@@ -80,6 +81,11 @@ def build_tiles(
                 raise
             workspaces += separated.workspaces
             pending = [separated.first, *separated.rest, *pending]
+            continue
+        variance = None if contractions else split_variance(k, tiling, len(workspaces))
+        if variance is not None:
+            workspaces += variance.workspaces
+            pending = [variance.first, *variance.rest, *pending]
             continue
         if len(tilings) < len(choice.tilings):
             chosen = choice.tilings[len(tilings)]

@@ -41,46 +41,79 @@ def split_launches(kernel: Kernel, tile: Tile, splits: int, workspace_count: int
     New workspaces are numbered from `workspace_count`.
     """
     axes = frozenset(tile.axes)
-    value_axes, stmt_axes = iteration_axes(kernel)
+    roots = independent_statements(kernel, axes)
+    reductions = [s for s in roots if isinstance(s, Reduce)]
+    builder = WorkspaceBuilder(kernel, splits, workspace_count)
+    partials = {r.name: builder.partial(r) for r in reductions}
+    first = extract_kernel(kernel, roots, kernel.body, f"{kernel.name}_part")
+    first = replace(
+        first, buffers=(*first.buffers, *workspace_buffers("out", builder.partial_spaces))
+    )
+    combined = {r.name: builder.combine(r, partials[r.name]) for r in reductions}
+    rest = combine_and_use(kernel, axes, roots, reductions, combined, builder)
+    return SplitKernel(first, partials, rest, builder.spaces)
+
+
+def independent_statements(kernel: Kernel, axes: frozenset[str]) -> list[Stmt]:
+    """Return the stores and reductions over axes that depend on no reduction over them."""
+    _, stmt_axes = iteration_axes(kernel)
     by_name = _values(kernel)
     waiting = _depend_on(kernel, lambda s: reduces_over(s, axes))
-    roots = [
+    return [
         s
         for s in kernel.body
         if runs_once(s, axes)
         and stmt_axes[s] & axes
         and not any(by_name[u] in waiting for u in s.uses)
     ]
-    reductions = [s for s in roots if isinstance(s, Reduce)]
-    builder = _WorkspaceBuilder(kernel, value_axes, splits, workspace_count)
-    partials = {r.name: builder.partial(r) for r in reductions}
-    first = _extract_kernel(kernel, roots, kernel.body, f"{kernel.name}_part")
-    first = replace(first, buffers=(*first.buffers, *_buffers("out", builder.partial_spaces)))
+
+
+def combine_and_use(
+    kernel: Kernel,
+    axes: frozenset[str],
+    done: Collection[Stmt],
+    reductions: Sequence[Reduce],
+    combined: Mapping[str, Sequence[Stmt]],
+    builder: WorkspaceBuilder,
+) -> list[Kernel]:
+    """Return the launches after the one that stores partial results of reductions over axes.
+
+    The first computes each of these reductions by the statements `combined`, and the values that
+    have no element along the axes; the second computes the others. The stores in `done` were done
+    before.
+    """
+    _, stmt_axes = iteration_axes(kernel)
     names = {r.name for r in reductions}
-    late_stores = [s for s in kernel.body if isinstance(s, Store) and s not in roots]
-    further = _depend_on(kernel, lambda s: reduces_over(s, axes) and s.name not in names)
+    late_stores = [s for s in kernel.body if isinstance(s, Store) and s not in done]
+    further = _depend_on(kernel, lambda s: reduces_over(s, axes) and s not in reductions)
     combine_stores = [s for s in late_stores if not stmt_axes[s] & axes and s not in further]
     after_stores = [s for s in late_stores if s not in combine_stores]
-    combined = builder.combine(reductions, partials)
-    others = [s for s in kernel.body if isinstance(s, Store) or s.name not in names]
     used = _used_reductions(after_stores, kernel, names)
     result_stores, result_loads = builder.results([r for r in reductions if r.name in used])
-    partial_buffers = _buffers("in", builder.partial_spaces)
-    result_buffers = _buffers("out", builder.result_spaces)
-    combine = replace(
-        kernel,
-        axes=(*kernel.axes, Axis(builder.split_axis, splits)),
-        buffers=(*kernel.buffers, *partial_buffers, *result_buffers),
-    )
-    rest: list[Kernel] = []
+    launches: list[Kernel] = []
     if combine_stores or result_stores:
-        ends, body = [*combine_stores, *result_stores], (*combined, *others, *result_stores)
-        rest.append(_extract_kernel(combine, ends, body, f"{kernel.name}_combine"))
+        combine = replace(
+            kernel,
+            axes=(*kernel.axes, Axis(builder.split_axis, builder.splits)),
+            buffers=(
+                *kernel.buffers,
+                *workspace_buffers("in", builder.partial_spaces),
+                *workspace_buffers("out", builder.result_spaces),
+            ),
+        )
+        body: list[Stmt] = []
+        for s in kernel.body:
+            body += [s] if isinstance(s, Store) else combined.get(s.name, [s])
+        ends = [*combine_stores, *result_stores]
+        body += result_stores
+        launches.append(extract_kernel(combine, ends, body, f"{kernel.name}_combine"))
     if after_stores:
-        buffers = (*kernel.buffers, *_buffers("in", builder.result_spaces))
-        after, body = replace(kernel, buffers=buffers), (*result_loads, *others)
-        rest.append(_extract_kernel(after, after_stores, body, f"{kernel.name}_after"))
-    return SplitKernel(first, partials, rest, builder.partial_spaces + builder.result_spaces)
+        buffers = (*kernel.buffers, *workspace_buffers("in", builder.result_spaces))
+        after = replace(kernel, buffers=buffers)
+        others = [s for s in kernel.body if isinstance(s, Store) or s.name not in names]
+        body = [*result_loads, *others]
+        launches.append(extract_kernel(after, after_stores, body, f"{kernel.name}_after"))
+    return launches
 
 
 def separate_reductions(kernel: Kernel, workspace_count: int) -> SplitKernel | None:
@@ -88,7 +121,6 @@ def separate_reductions(kernel: Kernel, workspace_count: int) -> SplitKernel | N
 
     The second launch computes them from the loads again, and reads the results of other reductions.
     """
-    value_axes, _ = iteration_axes(kernel)
     reductions = [s for s in kernel.body if isinstance(s, Reduce)]
     axes = frozenset(reductions[-1].over)
     late = _depend_on(kernel, lambda s: reduces_over(s, axes))
@@ -98,17 +130,17 @@ def separate_reductions(kernel: Kernel, workspace_count: int) -> SplitKernel | N
     stores = [s for s in kernel.body if isinstance(s, Store)]
     late_stores = [s for s in stores if s in late]
     used = _used_reductions(late_stores, kernel, early)
-    builder = _WorkspaceBuilder(kernel, value_axes, 1, workspace_count)
+    builder = WorkspaceBuilder(kernel, 1, workspace_count)
     result_stores, result_loads = builder.results([r for r in reductions if r.name in used])
     ends = [*(s for s in stores if s not in late_stores), *result_stores]
-    buffers = (*kernel.buffers, *_buffers("out", builder.result_spaces))
+    buffers = (*kernel.buffers, *workspace_buffers("out", builder.result_spaces))
     first = replace(kernel, buffers=buffers)
-    first = _extract_kernel(first, ends, (*kernel.body, *result_stores), f"{kernel.name}_early")
-    buffers = (*kernel.buffers, *_buffers("in", builder.result_spaces))
+    first = extract_kernel(first, ends, (*kernel.body, *result_stores), f"{kernel.name}_early")
+    buffers = (*kernel.buffers, *workspace_buffers("in", builder.result_spaces))
     others = [s for s in kernel.body if isinstance(s, Store) or s.name not in used]
     second = replace(kernel, buffers=buffers)
-    second = _extract_kernel(second, late_stores, (*result_loads, *others), f"{kernel.name}_late")
-    return SplitKernel(first, {}, [second], builder.result_spaces)
+    second = extract_kernel(second, late_stores, (*result_loads, *others), f"{kernel.name}_late")
+    return SplitKernel(first, {}, [second], builder.spaces)
 
 
 Updates = Collection[tuple[str, str]]  # buffers: an argument, and its new value
@@ -135,8 +167,8 @@ def separate_scalar_updates(kernel: Kernel, updates: Updates) -> list[Kernel]:
     late = [s for s in stores if is_update(s)]
     if not late:
         return [kernel]
-    first = _extract_kernel(kernel, [s for s in stores if s not in late], kernel.body, kernel.name)
-    return [first, _extract_kernel(kernel, late, kernel.body, f"{kernel.name}_scalars")]
+    first = extract_kernel(kernel, [s for s in stores if s not in late], kernel.body, kernel.name)
+    return [first, extract_kernel(kernel, late, kernel.body, f"{kernel.name}_scalars")]
 
 
 def reduces_over(stmt: Stmt, axes: frozenset[str]) -> bool:
@@ -169,9 +201,7 @@ def _used_reductions(stores: Sequence[Stmt], kernel: Kernel, names: set[str]) ->
     return {u for s in backward_slice(stores, others) for u in s.uses if u in names}
 
 
-def _extract_kernel(
-    kernel: Kernel, ends: Iterable[Stmt], body: Sequence[Stmt], name: str
-) -> Kernel:
+def extract_kernel(kernel: Kernel, ends: Iterable[Stmt], body: Sequence[Stmt], name: str) -> Kernel:
     """Return the kernel of the statements that `ends` need, with their axes and buffers."""
     by_name: dict[str, Stmt] = {s.name: s for s in body if not isinstance(s, Store)}
     needed = backward_slice(ends, by_name)
@@ -189,21 +219,25 @@ def _extract_kernel(
     )
 
 
-def _buffers(role: str, workspaces: list[Workspace]) -> list[Buffer]:
+def workspace_buffers(role: str, workspaces: Sequence[Workspace]) -> list[Buffer]:
+    """Return workspaces as buffers of a kernel."""
     return [Buffer(w.name, w.dtype, role) for w in workspaces]
 
 
-class _WorkspaceBuilder:
+class WorkspaceBuilder:
     """Allocate workspaces for partial and combined reductions, and build their statements."""
 
-    def __init__(
-        self, kernel: Kernel, value_axes: Mapping[str, frozenset[str]], splits: int, count: int
-    ) -> None:
-        self.kernel, self.value_axes, self.splits, self.count = kernel, value_axes, splits, count
+    def __init__(self, kernel: Kernel, splits: int, count: int) -> None:
+        self.kernel, self.splits, self.count = kernel, splits, count
+        self.value_axes, _ = iteration_axes(kernel)
         self.split_axis = f"p{count}"
         self.dtypes = {s.name: s.dtype for s in kernel.body if not isinstance(s, Store)}
         self.partial_spaces: list[Workspace] = []
         self.result_spaces: list[Workspace] = []
+
+    @property
+    def spaces(self) -> list[Workspace]:
+        return self.partial_spaces + self.result_spaces
 
     def partial(self, r: Reduce) -> Partial:
         """Allocate the workspace of the partial results of a reduction."""
@@ -215,25 +249,18 @@ class _WorkspaceBuilder:
             best = self._allocate(self.dtypes[r.arg], total, self.partial_spaces)
         return Partial(buffer, index, size, best)
 
-    def combine(self, reductions: list[Reduce], partials: dict[str, Partial]) -> list[Stmt]:
-        """Return the same reductions over the partial results."""
-        body: list[Stmt] = []
-        for r in reductions:
-            p = partials[r.name]
-            index = p.index + make_affine([(self.split_axis, p.step)])
-            over, part = (self.split_axis,), f"{r.name}_{p.buffer}"
-            if p.best is None:
-                body.append(Load(part, p.buffer, index, r.dtype))
-                body.append(replace(r, arg=part, over=over))
-                continue
-            body.append(Load(part, p.best, index, self.dtypes[r.arg]))
-            split = make_affine([(self.split_axis, 1)])
-            best_split = f"{part}_at"
-            body.append(replace(r, name=best_split, arg=part, over=over, position=split))
-            body.append(
-                Gather(r.name, p.buffer, p.index, best_split, p.step, self.splits, False, r.dtype)
-            )
-        return body
+    def combine(self, r: Reduce, p: Partial) -> list[Stmt]:
+        """Return the same reduction over the partial results."""
+        index = p.index + make_affine([(self.split_axis, p.step)])
+        over, part = (self.split_axis,), f"{r.name}_{p.buffer}"
+        if p.best is None:
+            return [Load(part, p.buffer, index, r.dtype), replace(r, arg=part, over=over)]
+        split, best_split = make_affine([(self.split_axis, 1)]), f"{part}_at"
+        return [
+            Load(part, p.best, index, self.dtypes[r.arg]),
+            replace(r, name=best_split, arg=part, over=over, position=split),
+            Gather(r.name, p.buffer, p.index, best_split, p.step, self.splits, False, r.dtype),
+        ]
 
     def results(self, reductions: list[Reduce]) -> tuple[list[Stmt], list[Stmt]]:
         """Return stores of combined reductions to workspaces, and the loads of a later launch."""
