@@ -83,6 +83,26 @@ def test_rows_in_several_passes_are_read_again_from_memory_if_l2_is_small():
     assert only_launch(text).l2_us * DEFAULT_GPU.l2_rate > 3 * 512 * (1 << 17) * 2 / 1e3
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_parameters_of_channels_cost_little(channels_last: bool):
+    """A thread loads one for its neighbouring elements, or finds it in the L1 cache."""
+    steps = "(64)*i1 + i0" if channels_last else "(3136)*i0 + (200704)*i1 + i2"
+    axes = "i1:802816 i0:64" if channels_last else "i1:256 i0:64 i2:3136"
+    text = f"""kernel k(x: in bf16, m: in f32, w: in f32, y: out bf16) over {axes} {{
+  v0 = load x[{steps}] : f32
+  v1 = load m[i0] : f32
+  v2 = load w[i0] : f32
+  v3 = sub v0 v1 of f32 : f32
+  v4 = mul v3 v2 of f32 : f32
+  store y[{steps}] v4 : bf16
+}}"""
+    cost = only_launch(text)
+    assert cost.bound == "memory"
+    assert cost.l2_us < 1.1 * cost.memory_us
+    if not channels_last:
+        assert cost.registers == 32  # as compiled for 9.0
+
+
 def test_a_product_is_bound_by_matrix_instructions_or_by_its_weight():
     large, few_rows = only_launch(product(4096, 4096, 4096)), program(product(16, 4096, 4096))
     assert large.bound in ("product", "l2")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from tofuse.analysis.footprint import Footprint
 from tofuse.cost.gpu_machine import GpuMachine
 from tofuse.cost.nest_cost import Cost
-from tofuse.cost.tile_registers import estimate_registers
+from tofuse.cost.tile_registers import (
+    ACCESS_BYTES,
+    equal_neighbours,
+    estimate_registers,
+    vector_elements,
+)
 from tofuse.cost.work import OP_CLASSES
 from tofuse.ir.dims import size_hint
 from tofuse.ir.kernel import (
@@ -45,7 +50,7 @@ ACCESS_INSTRUCTIONS = 3.0  # of an access, with its address and mask
 ELEMENT_INSTRUCTIONS = 8.0  # of an access of one element, as in rows that are not aligned
 CONVERT_INSTRUCTIONS = 0.5  # of a half-precision element: two at a time
 GATHER_INSTRUCTIONS = 6.0
-ACCESS_BYTES = 16  # of a thread, if rows are aligned
+L1_BUFFER_BYTES = 32 * 1024  # of a buffer that a multiprocessor loads once: not measured
 SECTOR_BYTES = 32  # the unit of a transfer
 # Nanoseconds until an instance goes on: "GPU cost model"
 LOAD_NS, NEAR_LOAD_NS, REDUCE_NS, LAUNCH_NS = 700.0, 300.0, 120.0, 900.0
@@ -203,7 +208,8 @@ class _Launch:
         return REDUCE_NS * (1 + math.log2(self.nest.tiling.warps) / 2)
 
     def _add_statement(self, s: Stmt) -> None:
-        elements = self._executed(self._statement_axes[s])
+        axes = self._statement_axes[s]
+        elements = self._executed(axes) / min(vector_elements(self._itemsizes), self._repeats(axes))
         self.issued += elements * self._instructions(s) / 32
         if isinstance(s, Compute) and OP_CLASSES.get(s.op) in SPECIAL:
             self.special += elements / 32
@@ -274,8 +280,10 @@ class _Launch:
             if isinstance(s, Gather):
                 moved = self._gathered_bytes(s)
             else:
-                moved = self._executed(s.index.axes) / self._broadcast(s)
+                moved = self._executed(s.index.axes) / self._repeats(s.index.axes)
                 moved *= self._itemsizes[s.buffer] * self._sector_waste(s)
+                if (nbytes := largest[s.buffer]) <= L1_BUFFER_BYTES:
+                    moved = min(moved, nbytes * self.gpu.multiprocessors)
             self.l2_bytes += moved
             if again or (s.buffer, s.index) in seen:
                 beyond = max(0.0, 1 - self.gpu.l2_bytes / 2 / max(1.0, held))
@@ -299,18 +307,9 @@ class _Launch:
         in_rows = any(step == 1 for _, step in s.index.terms)
         return points * (self._itemsizes[s.buffer] if in_rows else SECTOR_BYTES)
 
-    def _broadcast(self, s: Load | Store) -> float:
-        """Return how many neighbouring elements of a block have one address."""
-        found = 1.0
-        for t in self._tiles:
-            if any(s.index.coefficient(a) != 0 for a in t.axes):
-                inner = 1
-                for a in reversed(t.axes):
-                    if s.index.coefficient(a) != 0:
-                        break
-                    inner *= size_hint(self.nest.kernel.extent(a))
-                found *= max(1, min(inner, t.block))
-        return found
+    def _repeats(self, axes: Collection[str]) -> int:
+        """Return how many neighbouring elements of a block share a value with these axes."""
+        return math.prod(equal_neighbours(self.nest, t, axes) for t in self._tiles)
 
     def _sector_waste(self, s: Load | Store) -> float:
         """Return the bytes of the sectors that an access touches, over the bytes it needs."""

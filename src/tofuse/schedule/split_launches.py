@@ -10,6 +10,7 @@ from tofuse.ir.kernel import (
     AffineExpr,
     Axis,
     Buffer,
+    Definition,
     Gather,
     Kernel,
     Load,
@@ -79,17 +80,16 @@ def combine_and_use(
     """Return the launches after the one that stores partial results of reductions over axes.
 
     The first computes each of these reductions by the statements `combined`, and the values that
-    have no element along the axes; the second computes the others. The stores in `done` were done
-    before.
+    follow from them and have as few elements. The second computes the others. The stores in `done`
+    were done before.
     """
     _, stmt_axes = iteration_axes(kernel)
-    names = {r.name for r in reductions}
     late_stores = [s for s in kernel.body if isinstance(s, Store) and s not in done]
     further = _depend_on(kernel, lambda s: reduces_over(s, axes) and s not in reductions)
     combine_stores = [s for s in late_stores if not stmt_axes[s] & axes and s not in further]
     after_stores = [s for s in late_stores if s not in combine_stores]
-    used = _used_reductions(after_stores, kernel, names)
-    result_stores, result_loads = builder.results([r for r in reductions if r.name in used])
+    shared = _shared_values(kernel, reductions, after_stores)
+    result_stores, result_loads = builder.results(shared)
     launches: list[Kernel] = []
     if combine_stores or result_stores:
         combine = replace(
@@ -110,8 +110,7 @@ def combine_and_use(
     if after_stores:
         buffers = (*kernel.buffers, *workspace_buffers("in", builder.result_spaces))
         after = replace(kernel, buffers=buffers)
-        others = [s for s in kernel.body if isinstance(s, Store) or s.name not in names]
-        body = [*result_loads, *others]
+        body = [*result_loads, *(s for s in kernel.body if s not in shared)]
         launches.append(extract_kernel(after, after_stores, body, f"{kernel.name}_after"))
     return launches
 
@@ -195,6 +194,28 @@ def _depend_on(kernel: Kernel, is_source: Callable[[Stmt], bool]) -> set[Stmt]:
     return found
 
 
+def _shared_values(
+    kernel: Kernel, reductions: Sequence[Reduce], stores: Sequence[Stmt]
+) -> list[Definition]:
+    """Return values to store in memory, from which a later launch computes the stores.
+
+    These are the reductions, or what follows from them as long as it has no more elements.
+    """
+    value_axes, _ = iteration_axes(kernel)
+    by_name = _values(kernel)
+    depend = _depend_on(kernel, lambda s: s in reductions)
+    small: list[Definition] = [*reductions]
+    for s in kernel.body:
+        if isinstance(s, (Store, Reduce)) or s not in depend:
+            continue
+        is_small = any(value_axes[s.name] <= value_axes[r.name] for r in reductions)
+        if is_small and all(by_name[u] in small or by_name[u] not in depend for u in s.uses):
+            small.append(s)
+    needed = backward_slice(stores, by_name, lambda d: d not in small)
+    read = {u for s in needed if s not in small for u in s.uses}
+    return [s for s in small if s.name in read]
+
+
 def _used_reductions(stores: Sequence[Stmt], kernel: Kernel, names: set[str]) -> set[str]:
     """Return which of the named reductions the stores depend on."""
     others = {name: s for name, s in _values(kernel).items() if name not in names}
@@ -262,19 +283,19 @@ class WorkspaceBuilder:
             Gather(r.name, p.buffer, p.index, best_split, p.step, self.splits, False, r.dtype),
         ]
 
-    def results(self, reductions: list[Reduce]) -> tuple[list[Stmt], list[Stmt]]:
-        """Return stores of combined reductions to workspaces, and the loads of a later launch."""
+    def results(self, values: Sequence[Definition]) -> tuple[list[Stmt], list[Stmt]]:
+        """Return stores of values to workspaces, and the loads of a later launch."""
         stores: list[Stmt] = []
         loads: list[Stmt] = []
-        for r in reductions:
+        for r in values:
             index, size = self._index(r)
             name = self._allocate(r.dtype, size, self.result_spaces)
             stores.append(Store(name, index, r.name, r.dtype))
             loads.append(Load(r.name, name, index, r.dtype))
         return stores, loads
 
-    def _index(self, r: Reduce) -> tuple[AffineExpr, Dim]:
-        """Return the row-major index of a reduction's results, and their number."""
+    def _index(self, r: Definition) -> tuple[AffineExpr, Dim]:
+        """Return the row-major index of the elements of a value, and their number."""
         axes = [a for a in self.kernel.axes if a.name in self.value_axes[r.name]]
         axes.sort(key=lambda a: a.name)
         extents = [a.extent for a in axes]

@@ -17,7 +17,6 @@ from tofuse.cost.thresholds import (
     LOOP_BLOCK,
     MAX_CHUNK_ROWS,
     MIN_CHUNK,
-    POINTWISE_BLOCK,
     ROW_BYTES_IN_L2,
 )
 from tofuse.ir.dims import product
@@ -156,11 +155,14 @@ def _find_variances(kernel: Kernel, sums: list[Reduce]) -> list[_Variance]:
 
 
 def _loaded_bytes(kernel: Kernel, tile: Tile) -> int:
-    """Return the bytes that one program instance loads in each pass over a looped tile."""
+    """Return the bytes that one program instance loads in each pass over a looped tile.
+
+    Parameters, which all instances load, do not count.
+    """
     _, stmt_axes = iteration_axes(kernel)
     itemsizes = {b.name: b.dtype.itemsize for b in kernel.buffers}
     loads = [s for s in kernel.body if isinstance(s, Load) and stmt_axes[s].intersection(tile.axes)]
-    places = {(s.buffer, s.index) for s in loads}
+    places = {(s.buffer, s.index) for s in loads if not set(s.index.axes) <= set(tile.axes)}
     return sum(
         itemsizes[buffer] * _size([Axis(a, kernel.extent(a)) for a in index.axes if a in tile.axes])
         for buffer, index in places
@@ -178,14 +180,16 @@ def _choose_chunks(kernel: Kernel, tile: Tile) -> _Chunks | None:
         return None
     loads = [s.index for s in kernel.body if isinstance(s, Load)]
     is_row = any(index.coefficient(axes[-1].name) == 1 for index in loads)
-    wanted, most = (POINTWISE_BLOCK, LOOP_BLOCK) if is_row else (MAX_CHUNK_ROWS, MAX_CHUNK_ROWS)
+    wanted, most = (LOOP_BLOCK // 2, LOOP_BLOCK) if is_row else (MAX_CHUNK_ROWS, MAX_CHUNK_ROWS)
     inside: list[Axis] = []
     while len(axes) > 1 and _size(inside) < wanted and _size([*inside, axes[-1]]) <= most:
         inside.insert(0, axes.pop())
     moved = None
     if _size(inside) < wanted:
         axis = axes[-1]
-        factor = _factor(_extent(axis), wanted // _size(inside), most // _size(inside))
+        limit = _extent(axis) if len(axes) > 1 else _extent(axis) // 2  # there are several chunks
+        limit = min(most // _size(inside), limit)
+        factor = _factor(_extent(axis), wanted // _size(inside), limit)
         if factor > 1:
             outer = Axis(f"{axis.name}_chunk", _extent(axis) // factor)
             inner = Axis(f"{axis.name}_in", factor)
@@ -200,7 +204,7 @@ def _choose_chunks(kernel: Kernel, tile: Tile) -> _Chunks | None:
 def _factor(extent: int, wanted: int, most: int) -> int:
     """Return the least divisor that is at least `wanted`, or the largest one of at most `most`."""
     divisors = [d for d in range(1, most + 1) if extent % d == 0]
-    return next((d for d in divisors if d >= wanted), divisors[-1])
+    return next((d for d in divisors if d >= wanted), max(divisors, default=1))
 
 
 def _first_launch(
