@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tofuse.ops.philox import philox4x32, uniform
+from tofuse.ops.philox import bernoulli, philox4x32, uniform
 
 KNOWN_ANSWERS = (  # counter, key, words: Random123 kat_vectors, philox4x32 10
     ("00000000 " * 4, "00000000 " * 2, "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
@@ -46,3 +46,25 @@ def test_streams_and_seeds_differ():
     assert not np.array_equal(a, uniform((1, 3), (100,), 0))
     assert not np.array_equal(a, uniform((2, 2), (100,), 0))
     assert abs(uniform((1, 2), (100_000,), 0).mean() - 0.5) < 0.01
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (65,), (3, 70), (2, 3, 129), (0, 4)])
+def test_half_word_of_each_element(shape):
+    seed, stream, below = (0x0123456789ABCDEF, 0x1122334455667788), 3, 40000
+    got = bernoulli(seed, shape, stream, below)
+    assert got.shape == shape
+    columns = shape[-1] if shape else 1
+    groups = -(-columns // 64)
+    for flat, value in enumerate(got.reshape(-1)):
+        row, col = divmod(flat, columns)
+        counter = (row * groups + col // 64) * 8 + col % 64 // 8
+        answer = philox4x32((counter, 0, 0x55667788, stream), (0x89ABCDEF, 0x01234567))
+        half = int(answer[col % 8 // 2]) >> (16 * (col % 2)) & 0xFFFF
+        assert value == (half < below)
+
+
+@pytest.mark.parametrize("below", [1, 6554, 32768, 65535])
+def test_share_of_true(below):
+    share = bernoulli((1, 2), (1000, 1000), 0, below).mean()
+    expected = below / 65536
+    assert abs(share - expected) < 5 * (expected * (1 - expected) / 1e6) ** 0.5

@@ -1,4 +1,4 @@
-"""Further steps of random graphs: extrema, argmax, any, pad, iota, take, uniform."""
+"""Further steps of random graphs: extrema, argmax, any, pad, iota, take, uniform, bernoulli."""
 
 from hypothesis import strategies as st
 
@@ -67,6 +67,9 @@ def _uniform(g: GraphBuilder, x: Value) -> None:
     """Random numbers with a seed from an iota, instead of an input."""
     seed = g.emit("iota", start=3, step=4, shape=(2,), dtype=DType.I64)
     g.emit("uniform", seed, stream=1, shape=x.shape, dtype=DType.F32)
+    if g.draw(st.booleans()):
+        kept = g.emit("bernoulli", seed, stream=2, below=50000, shape=x.shape, dtype=DType.BOOL)
+        g.emit("convert", kept, dtype=DType.F32)
 
 
 EXTRA_STEPS: tuple[Step, ...] = (

@@ -52,3 +52,11 @@ class Footprint:
     def _distinct(self, index: AffineExpr) -> int:
         """Return the number of values of an affine index, if it is injective in its axes."""
         return math.prod(size_hint(self.kernel.extent(a)) for a in index.axes)
+
+
+def widest_element(kernel: Kernel) -> int:
+    """Return the most bytes of an element that every point of the axes loads or stores."""
+    itemsizes = {b.name: b.dtype.itemsize for b in kernel.buffers}
+    accesses = [s for s in kernel.body if isinstance(s, (Load, Store, Gather))]
+    own = [s for s in accesses if len(s.index.axes) == len(kernel.axes)]
+    return max((itemsizes[s.buffer] for s in own or accesses), default=4)

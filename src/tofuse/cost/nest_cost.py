@@ -34,6 +34,7 @@ Loops = tuple[Loop, ...]  # outermost first
 OVERLAP = 0.15  # fraction of the smaller of arithmetic and traffic that the larger does not hide
 REJECTION_MARGIN = 2.5  # factor over the separate kernels, whose cost is a lower bound
 UNPREFETCHED_LINE_NS = 1.5
+BOOLEAN_SHARE = 0.5  # of the time of a uniform number: "Dropout"
 SHUFFLE_COST = 2  # cheap ops per shuffle of a vector
 
 
@@ -213,7 +214,8 @@ class _Estimate:
                 dtype = DType.F64 if wide else DType.F32
                 self._arithmetic(OP_CLASSES.get(stmt.op, "cheap"), dtype, around, times)
             case Uniform():
-                self._arithmetic("random", stmt.dtype, around, times)
+                share = 1.0 if stmt.below is None else BOOLEAN_SHARE
+                self._arithmetic("random", DType.F32, around, share * times)
             case _:
                 self._arithmetic("cheap", stmt.dtype, around, times)
 

@@ -24,6 +24,7 @@ RESULT_PRICE, ARGUMENT_PRICE = 1, 2  # of a saved byte; a result saves more work
 REMAT_BYTES_PER_US = 40e3  # of traffic; only the order of recomputations counts: not measured
 REMAT_FLOPS_PER_US = 50e3  # of library calls; only the order counts: not measured
 FUSED_TRAFFIC = 0.25  # share of the traffic of an op that fuses with its users: not measured
+PROBABILITY_ERROR = 2.0**-10  # relative, of a probability that 16 bits express: not measured
 MAX_DEPTHWISE_TAPS = 64  # of a filter; each is a load and a product: not measured
 SLOW_LIBRARY_TAPS, SLOW_LIBRARY_CHANNELS = 32, 16  # at most, or below: "Depthwise convolutions"
 MAX_POOLING_TAPS = 27  # of a window, 3 x 3 x 3: not measured

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tofuse.analysis.footprint import Footprint
+from tofuse.analysis.footprint import Footprint, widest_element
 from tofuse.cost.gpu_machine import GpuMachine
 from tofuse.cost.nest_cost import Cost
 from tofuse.cost.tile_registers import (
@@ -46,6 +46,8 @@ INSTRUCTIONS: Mapping[str, tuple[float, float]] = {
 }
 SPECIAL = frozenset({"divide", "exp", "tanh", "sin", "erf"})  # one special function an element
 UNIFORM_INSTRUCTIONS = 24.0  # of a number of Philox-4x32-10, a quarter of a counter's words
+# of a boolean, an eighth; where elements have four bytes, a thread draws each word twice
+BOOLEAN_INSTRUCTIONS = {2: 15.0, 4: 24.0}
 ACCESS_INSTRUCTIONS = 3.0  # of an access, with its address and mask
 ELEMENT_INSTRUCTIONS = 8.0  # of an access of one element, as in rows that are not aligned
 CONVERT_INSTRUCTIONS = 0.5  # of a half-precision element: two at a time
@@ -224,8 +226,10 @@ class _Launch:
                 return self._access_instructions(s)
             case Gather():
                 return self._access_instructions(s) + GATHER_INSTRUCTIONS
-            case Uniform():
+            case Uniform(below=None):
                 return UNIFORM_INSTRUCTIONS
+            case Uniform():
+                return BOOLEAN_INSTRUCTIONS[2 if widest_element(self.nest.kernel) <= 2 else 4]
             case Reduce():
                 return 1.0
             case _:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from tofuse.ir.graph import Graph
 from tofuse.ir.plan import Call, Launch, Plan
 from tofuse.ops.reference import resolve_operator
+from tofuse.ops.table import OPS, Pattern
 from tofuse.runtime.cuda import device_index
 from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.graph_replay import GraphReplay, GraphSeeds
@@ -27,7 +28,7 @@ def recordable_device(graph: Graph, plan: Plan) -> str | None:
     """
     if not COUNTS_SHOW_OWNERS:
         return None
-    seeds = {op.inputs[0] for op in graph.ops if op.kind == "uniform"}
+    seeds = {op.inputs[0] for op in graph.ops if OPS[op.kind].pattern is Pattern.RANDOM}
     seeds |= {r for op in graph.ops if _is_seed(op.attrs) for r in op.results}
     devices = {v.type.device for v in graph.values() if v not in seeds}
     calls = {step.target for step in plan.steps if isinstance(step, Call)} - {SEED}

@@ -238,7 +238,10 @@ class InRange(Statement):
 
 @dataclass(frozen=True, eq=False)
 class Uniform(Statement):
-    """The uniform random number of element (row, col) of a tensor with last extent `extent`."""
+    """The uniform random number of element (row, col) of a tensor with last extent `extent`.
+
+    With `below`, the boolean whether its 16 random bits are below that.
+    """
 
     name: str
     seed: str
@@ -246,12 +249,16 @@ class Uniform(Statement):
     col: AffineExpr
     extent: Dim
     stream: Dim
-    dtype: ClassVar[DType] = DType.F32
+    below: int | None = None
+
+    @property
+    def dtype(self) -> DType:
+        return DType.F32 if self.below is None else DType.BOOL
 
     def map(self, f: StatementMap) -> Uniform:
         row, col, extent, stream = self.row, self.col, self.extent, self.stream
         row, col, extent, stream = f.index(row), f.index(col), f.dim(extent), f.dim(stream)
-        return Uniform(self.name, self.seed, row, col, extent, stream)
+        return Uniform(self.name, self.seed, row, col, extent, stream, self.below)
 
 
 @dataclass(frozen=True, eq=False)
@@ -357,17 +364,6 @@ def buffers_of(stmt: Stmt) -> tuple[str, ...]:
             return ()
 
 
-def live_statements(body: Sequence[Stmt]) -> list[Stmt]:
-    """Return the statements that a store depends on, and the stores."""
-    needed: set[str] = set()
-    live: list[Stmt] = []
-    for stmt in reversed(body):
-        if isinstance(stmt, Store) or stmt.name in needed:
-            needed.update(stmt.uses)
-            live.append(stmt)
-    return live[::-1]
-
-
 def show_stmt(stmt: Stmt) -> str:
     """Return one line of kernel text."""
     guard = ""
@@ -390,7 +386,8 @@ def show_stmt(stmt: Stmt) -> str:
             right = f"in_range [{stmt.index!r}] {stmt.lo} {stmt.hi}{guard}"
         case Uniform():
             at = f"[{stmt.row!r}][{stmt.col!r}]"
-            right = f"uniform {stmt.seed}{at} of {stmt.extent} stream {stmt.stream}"
+            below = "" if stmt.below is None else f" below {stmt.below}"
+            right = f"uniform {stmt.seed}{at} of {stmt.extent} stream {stmt.stream}{below}"
         case Reduce():
             at = "" if stmt.position is None else f" at [{stmt.position!r}]"
             right = f"reduce {stmt.op}<{','.join(stmt.over)}> {stmt.arg}{at}"

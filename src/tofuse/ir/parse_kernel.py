@@ -111,6 +111,7 @@ class _Parser:
                     col=self.index(line),
                     extent=line.expect("of").dim(),
                     stream=line.expect("stream").dim(),
+                    below=line.number() if line.skip("below") else None,
                 )
             case "reduce":
                 return Reduce(

@@ -1,4 +1,4 @@
-"""Philox-4x32-10: the random number of each element of a `uniform`.
+"""Philox-4x32-10: the random number of each element of a `uniform` or a `bernoulli`.
 
 J. Salmon, M. Moraes, R. Dror, D. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 A number depends only on seed, stream and the element's logical index, so masks are the same for
@@ -15,8 +15,10 @@ import numpy.typing as npt
 Words = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Word = Union[int, npt.NDArray[np.uint32]]  # noqa: UP007  (evaluated at run time)
 
-PHILOX_BLOCK = 64  # columns of sixteen counters, four words each; rows begin at whole blocks
-PHILOX_COUNTERS = 16
+PHILOX_BLOCK = 64  # columns; rows begin at whole blocks
+PHILOX_COUNTERS = 16  # of a block of words, four each
+HALF_COUNTERS = 8  # of a block of half words
+HALF_WORDS = 1 << 16  # how many there are
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -29,17 +31,42 @@ def uniform(seed: tuple[int, int], shape: tuple[int, ...], stream: int) -> npt.N
     of extent D, is word `col % 4` of the counter `row * ceil(D / 64) * 16 + col // 4`: consecutive
     columns take consecutive words, and each row begins at a block of 64.
     """
+    rows, columns, groups = _blocks(shape)
+    words = _stream_words(seed, stream, rows * groups * PHILOX_COUNTERS)
+    bits = words.reshape(rows, groups * PHILOX_BLOCK)
+    chosen = bits[:, :columns] >> np.uint32(8)
+    return (chosen.astype(np.float32) * np.float32(2.0**-24)).reshape(shape)
+
+
+def bernoulli(
+    seed: tuple[int, int], shape: tuple[int, ...], stream: int, below: int
+) -> npt.NDArray[np.bool_]:
+    """Return booleans that are true with the probability `below / 65536`.
+
+    Element (row, col), as in `uniform`, compares half `col % 2`, the lower one first, of word
+    `col % 8 // 2` of the counter `row * ceil(D / 64) * 8 + col // 8`.
+    """
+    rows, columns, groups = _blocks(shape)
+    words = _stream_words(seed, stream, rows * groups * HALF_COUNTERS)
+    halves = np.stack([words & np.uint32(HALF_WORDS - 1), words >> np.uint32(16)], axis=-1)
+    chosen = halves.reshape(rows, groups * PHILOX_BLOCK)[:, :columns]
+    return (chosen < below).reshape(shape)
+
+
+def _blocks(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return rows, columns and blocks of a row."""
     columns = shape[-1] if shape else 1
-    rows = int(np.prod(shape[:-1], dtype=np.int64))
-    groups = -(-columns // PHILOX_BLOCK)
-    counter = np.arange(rows * groups * PHILOX_COUNTERS, dtype=np.uint64)
+    return int(np.prod(shape[:-1], dtype=np.int64)), columns, -(-columns // PHILOX_BLOCK)
+
+
+def _stream_words(seed: tuple[int, int], stream: int, counters: int) -> npt.NDArray[np.uint32]:
+    """Return the four words of each counter from 0 on."""
+    counter = np.arange(counters, dtype=np.uint64)
     words = philox4x32(
         (_low(counter), _high(counter), seed[1] & 0xFFFFFFFF, stream & 0xFFFFFFFF),
         (seed[0] & 0xFFFFFFFF, (seed[0] >> 32) & 0xFFFFFFFF),
     )
-    bits = np.stack(words, axis=-1).reshape(rows, groups * PHILOX_BLOCK)
-    chosen = bits[:, :columns] >> np.uint32(8)
-    return (chosen.astype(np.float32) * np.float32(2.0**-24)).reshape(shape)
+    return np.stack(words, axis=-1)
 
 
 def philox4x32(counter: tuple[Word, Word, Word, Word], key: tuple[int, int]) -> Words:

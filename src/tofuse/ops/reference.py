@@ -14,7 +14,7 @@ from tofuse.ir.dims import SymDim, evaluate
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Value
 from tofuse.ir.size_expression import ArgumentSize, SizeExpression, SizeSource, evaluate_size
 from tofuse.ir.types import DType
-from tofuse.ops.philox import uniform
+from tofuse.ops.philox import bernoulli, uniform
 from tofuse.ops.table import OPS, Pattern
 
 Sizes = Mapping[str, int]
@@ -252,6 +252,13 @@ def _uniform(seed: Tensor, stream: int, shape: tuple[int, ...], dtype: torch.dty
     return torch.from_numpy(uniform((first, second), shape, stream))
 
 
+def _bernoulli(
+    seed: Tensor, stream: int, below: int, shape: tuple[int, ...], dtype: torch.dtype
+) -> Tensor:
+    first, second = seed.tolist()
+    return torch.from_numpy(bernoulli((first, second), shape, stream, below))
+
+
 TO_TORCH = {
     DType.F64: torch.float64,
     DType.F32: torch.float32,
@@ -296,6 +303,7 @@ _RULES: dict[str, Callable[..., Tensor]] = {
     "full": lambda value, shape, dtype: torch.full(shape, value, dtype=dtype),
     "iota": lambda start, step, shape, dtype: (start + step * torch.arange(shape[0])).to(dtype),
     "uniform": _uniform,
+    "bernoulli": _bernoulli,
 }
 
 # All other elementwise ops are named as torch's functions.

@@ -14,9 +14,9 @@ from tofuse.ops.table import OPS, PREDICATES, Pattern
 def infer_type(kind: str, operands: tuple[Operand, ...], attrs: dict[str, Attr]) -> TensorType:
     """Return the result's type. Raises VerifyError if operands or attributes are invalid.
 
-    `slice`, `uniform`, `full`, `iota` and `opaque` carry their result's shape and dtype as the
-    attributes `shape` and `dtype`; `reshape` and `broadcast` carry `shape`; `convert`,
-    `contract` and the reductions carry `dtype`.
+    `slice`, `uniform`, `bernoulli`, `full`, `iota` and `opaque` carry their result's shape and
+    dtype as the attributes `shape` and `dtype`; `reshape` and `broadcast` carry `shape`;
+    `convert`, `contract` and the reductions carry `dtype`.
     """
     op = Op(kind, operands, (), tuple(attrs.items()))
     row = OPS[kind]

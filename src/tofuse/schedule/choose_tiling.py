@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tofuse.analysis.footprint import widest_element
 from tofuse.cost.thresholds import (
     ACCESS_BYTES,
     ACCUMULATOR_BYTES,
@@ -151,21 +152,13 @@ def _pointwise_tiling(kernel: Kernel, groups: list[_AxisGroup]) -> Tiling:
     if len(groups) <= 1:
         size = min(POINTWISE_BLOCK, next_power_of_2(groups[0].extent) if groups else 1)
         tiles = tuple(Tile(g.axes, size, "grid") for g in groups)
-        widest = _widest_element(kernel)
+        widest = widest_element(kernel)
         per_thread = max(4, min(16, POINTWISE_BYTES // widest))
         return Tiling(tiles, max(1, min(4, size // (32 * per_thread))))
     sides = [min(GPU_TRANSPOSE_TILE, next_power_of_2(g.extent)) for g in groups[-2:]]
     blocks = [1] * (len(groups) - 2) + sides
     tiles = tuple(Tile(g.axes, block, "grid") for g, block in zip(groups, blocks, strict=True))
     return Tiling(tiles, _num_warps(max_elements(kernel, tiles)))
-
-
-def _widest_element(kernel: Kernel) -> int:
-    """Return the most bytes of an element that every point of the axes loads or stores."""
-    itemsizes = {b.name: b.dtype.itemsize for b in kernel.buffers}
-    accesses = [s for s in kernel.body if isinstance(s, (Load, Store, Gather))]
-    own = [s for s in accesses if len(s.index.axes) == len(kernel.axes)]
-    return max((itemsizes[s.buffer] for s in own or accesses), default=4)
 
 
 def _choose_loop_group(

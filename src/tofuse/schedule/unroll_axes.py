@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from tofuse.analysis.live_statements import live_statements
 from tofuse.cost.thresholds import (
     ITERATIONS_PER_EXCLUSION,
     MAX_SHORT_EXTENT,
@@ -35,7 +36,6 @@ from tofuse.ir.kernel import (
     Store,
     Uniform,
     iteration_axes,
-    live_statements,
     make_affine,
 )
 from tofuse.ir.schedule import Target

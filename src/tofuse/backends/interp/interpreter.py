@@ -28,7 +28,13 @@ from tofuse.ir.kernel import (
     show_stmt,
 )
 from tofuse.ir.types import DType
-from tofuse.ops.philox import PHILOX_BLOCK, PHILOX_COUNTERS, philox4x32
+from tofuse.ops.philox import (
+    HALF_COUNTERS,
+    HALF_WORDS,
+    PHILOX_BLOCK,
+    PHILOX_COUNTERS,
+    philox4x32,
+)
 from tofuse.ops.reference import REFERENCE, TO_TORCH, reduce_rows
 from tofuse.ops.table import NO_POSITION, reduction_identity
 
@@ -161,17 +167,22 @@ class _Interpreter:
         return (at >= self.size(stmt.lo)) & (at < self.size(stmt.hi)) & self.guard(stmt)
 
     def uniform(self, stmt: Uniform) -> Tensor:
-        """Compute `ops.philox.uniform` for single elements."""
+        """Compute `ops.philox.uniform` or `bernoulli` for single elements."""
         seed, offset = self.buffers[stmt.seed][:2].tolist()
         row, col = torch.broadcast_tensors(self.affine(stmt.row), self.affine(stmt.col))
         groups = -(-self.size(stmt.extent) // PHILOX_BLOCK)
-        quad = torch.div(col, 4, rounding_mode="floor")
-        counter = (row * groups * PHILOX_COUNTERS + quad).numpy().astype(np.uint64)
+        counters = PHILOX_COUNTERS if stmt.below is None else HALF_COUNTERS
+        together = PHILOX_BLOCK // counters
+        place = torch.div(col, together, rounding_mode="floor")
+        counter = (row * groups * counters + place).numpy().astype(np.uint64)
         low, high = counter.astype(np.uint32), (counter >> np.uint64(32)).astype(np.uint32)
         stream = self.size(stmt.stream) & 0xFFFFFFFF
         key = (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF)
         words = philox4x32((low, high, offset & 0xFFFFFFFF, stream), key)
-        which = (col % 4).numpy()
+        which = (col % together).numpy()
+        if stmt.below is not None:
+            word = np.choose(which // 2, words) >> (which % 2 * 16).astype(np.uint32)
+            return torch.as_tensor((word & np.uint32(HALF_WORDS - 1)) < stmt.below)
         bits = np.choose(which, words) >> np.uint32(8)
         return torch.as_tensor(bits.astype(np.float32)) * 2.0**-24
 

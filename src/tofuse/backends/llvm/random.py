@@ -1,4 +1,4 @@
-"""LLVM IR of `uniform` statements: Philox-4x32-10 (Salmon et al., 2011), as in `ops/philox.py`."""
+"""LLVM IR of random numbers: Philox-4x32-10 (Salmon et al., 2011), as in `ops/philox.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from tofuse.backends.llvm.vector_math.formula_builder import FormulaBuilder, Val
 from tofuse.ir.dims import known_multiple
 from tofuse.ir.kernel import Uniform
 from tofuse.ir.types import DType
-from tofuse.ops.philox import MULTIPLIERS, PHILOX_BLOCK, PHILOX_COUNTERS, ROUNDS, WEYL
+from tofuse.ops.philox import (
+    HALF_COUNTERS,
+    HALF_WORDS,
+    MULTIPLIERS,
+    PHILOX_BLOCK,
+    PHILOX_COUNTERS,
+    ROUNDS,
+    WEYL,
+)
 
 KEY_WORDS = 2 * ROUNDS + 1
 
@@ -19,13 +27,18 @@ Philox = Callable[[Value], list[Value]]  # from 64-bit counters to the four word
 
 
 def emit_uniform(emitter: FunctionEmitter, s: Uniform) -> None:
-    """Emit the uniform numbers of a statement: the upper 24 bits of words, in [0, 1)."""
+    """Emit the numbers of a statement: the upper 24 bits of words, in [0, 1), or booleans."""
     f, b = emitter.f, FormulaBuilder(emitter.f, emitter.lanes)
     keys = emitter.scratch_pointer(emitter.nest.philox_keys[s.seed])
     blocks_per_row = f.let(f"add i64 {emitter.size(s.extent)}, {PHILOX_BLOCK - 1}")
     blocks_per_row = f.let(f"sdiv i64 {blocks_per_row}, {PHILOX_BLOCK}")
+    in_blocks = _runs_in_blocks(emitter, s)
+    if s.below is not None:
+        draw = _block_booleans if in_blocks else _lane_booleans
+        emitter.define(s.name, draw(emitter, s, s.below, blocks_per_row, keys), DType.BOOL)
+        return
     philox = partial(_philox_words, emitter, b, s, keys)
-    emit_words = _block_words if _runs_in_blocks(emitter, s) else _lane_words
+    emit_words = _block_words if in_blocks else _lane_words
     words = emit_words(emitter, b, s, blocks_per_row, philox)
     numbers = [(b.cast("sitofp", w >> 8, "float") * 2.0**-24).text for w in words]
     emitter.define(s.name, numbers, DType.F32)
@@ -46,12 +59,47 @@ def _block_words(
     emitter: FunctionEmitter, b: FormulaBuilder, s: Uniform, blocks_per_row: str, philox: Philox
 ) -> list[Value]:
     """Return the words of the next 64 elements: all four words of 16 counters, in turn."""
+    first = emitter.f.let(f"shl i64 {_block_number(emitter, s, blocks_per_row)}, 4")
+    return _words_in_turn(b, first, PHILOX_COUNTERS, philox)
+
+
+def _block_booleans(
+    emitter: FunctionEmitter, s: Uniform, below: int, blocks_per_row: str, keys: str
+) -> list[str]:
+    """Return whether the halves of the words of 8 counters are below a number, in turn."""
     f, lanes = emitter.f, emitter.lanes
+    b = FormulaBuilder(f, min(lanes, HALF_COUNTERS))
+    first = f.let(f"shl i64 {_block_number(emitter, s, blocks_per_row)}, 3")
+    philox = partial(_philox_words, emitter, b, s, keys)
+    halves = FormulaBuilder(f, 2 * b.width)
+    signed = below - HALF_WORDS if below >= HALF_WORDS // 2 else below  # as LLVM writes an i16
+    booleans: list[str] = []
+    for word in _words_in_turn(b, first, HALF_COUNTERS, philox):
+        half = halves.value(f.let(f"bitcast {word.typed} to {halves.type('i16')}"), "i16")
+        found = halves.compare("ult", half, signed).text
+        starts = range(0, halves.width, lanes)
+        parts = [list(range(start, start + lanes)) for start in starts]
+        whole = len(parts) == 1
+        booleans += [
+            found if whole else f.shuffle(halves.type("i1"), found, "poison", part)
+            for part in parts
+        ]
+    return booleans
+
+
+def _block_number(emitter: FunctionEmitter, s: Uniform, blocks_per_row: str) -> str:
+    """Return the number of the block that the next elements are."""
+    f = emitter.f
     row = f.let(f"mul i64 {emitter.affine(s.row)}, {blocks_per_row}")
     col = f.let(f"lshr i64 {emitter.affine(s.col)}, 6")
-    first = f.let(f"shl i64 {f.let(f'add i64 {row}, {col}')}, 4")
+    return f.let(f"add i64 {row}, {col}")
+
+
+def _words_in_turn(b: FormulaBuilder, first: str, count: int, philox: Philox) -> list[Value]:
+    """Return the words of consecutive counters, in vectors: all four of a counter, in turn."""
+    lanes = b.width
     words: list[Value] = []
-    for start in range(0, PHILOX_COUNTERS, lanes):
+    for start in range(0, count, lanes):
         # vector k of the transposes has the words of the counters in lanes k, k + 4, k + 8, ...
         numbers = [start + lanes // 4 * (lane % 4) + lane // 4 for lane in range(lanes)]
         counters = b.value(f"<{', '.join(f'i64 {n}' for n in numbers)}>", "i64")
@@ -84,19 +132,41 @@ def _lane_words(
         col = b.value(emitter.lane_indices(s.col, u), "i64")
         group = row * _splat(b, blocks_per_row) + (col >> 6)
         words = philox((group << 4) | ((col >> 2) & 15))
-        word_number = col & 3
-        selected = words[0]
-        for k in range(1, 4):
-            selected = b.select(b.compare("eq", word_number, k), words[k], selected)
-        vectors.append(selected)
+        vectors.append(_select_word(b, col & 3, words))
     return vectors
+
+
+def _lane_booleans(
+    emitter: FunctionEmitter, s: Uniform, below: int, blocks_per_row: str, keys: str
+) -> list[str]:
+    """Return whether numbers of any elements are below one: a counter, and a half, per lane."""
+    b = FormulaBuilder(emitter.f, emitter.lanes)
+    booleans = []
+    for u in range(emitter.unroll):
+        row = b.value(emitter.lane_indices(s.row, u), "i64")
+        col = b.value(emitter.lane_indices(s.col, u), "i64")
+        group = row * _splat(b, blocks_per_row) + (col >> 6)
+        words = _philox_words(emitter, b, s, keys, (group << 3) | ((col >> 3) & 7))
+        word = _select_word(b, (col >> 1) & 3, words)
+        upper = b.compare("ne", col & 1, 0)
+        half = b.select(upper, word >> 16, word & (HALF_WORDS - 1))
+        booleans.append(b.compare("ult", half, below).text)
+    return booleans
+
+
+def _select_word(b: FormulaBuilder, number: Value, words: list[Value]) -> Value:
+    """Return the word of a number in each lane."""
+    selected = words[0]
+    for k in range(1, 4):
+        selected = b.select(b.compare("eq", number, k), words[k], selected)
+    return selected
 
 
 def _philox_words(
     emitter: FunctionEmitter, b: FormulaBuilder, s: Uniform, keys: str, counter: Value
 ) -> list[Value]:
     """Return the four words of 64-bit counters."""
-    f, lanes = emitter.f, emitter.lanes
+    f, lanes = emitter.f, b.width
     low, high = b.cast("trunc", counter, "i32"), b.cast("trunc", counter >> 32, "i32")
     c2 = splat(f, _load_word(f, keys, KEY_WORDS - 1), "i32", lanes)
     c3 = splat(f, f.let(f"trunc i64 {emitter.size(s.stream)} to i32"), "i32", lanes)

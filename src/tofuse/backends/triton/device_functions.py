@@ -194,4 +194,31 @@ def _uniform_block(counter, seed, offset, stream, rows: tl.constexpr,
     words = tl.join(tl.join(w0, w2), tl.join(w1, w3))
     return _unit(tl.reshape(words, [rows, columns]))
 """,
+    "_bernoulli": """\
+def _bernoulli(group, col, seed, offset, stream, below: tl.constexpr):
+    # a boolean for each element by itself: seven of eight halves are thrown away
+    w0, w1, w2, w3 = _words(group * 8 + (col % 64) // 8, seed, offset, stream)
+    which = (col % 8) // 2
+    word = tl.where(which < 2, tl.where(which == 0, w0, w1), tl.where(which == 2, w2, w3))
+    return tl.where(col % 2 == 0, word & 0xFFFF, word >> 16) < below
+""",
+    "_bernoulli_block": """\
+def _bernoulli_block(counter, seed, offset, stream, below: tl.constexpr,
+                     rows: tl.constexpr, columns: tl.constexpr):
+    # counters of whole groups of eight elements: both halves of all four words are used, in turn
+    w0, w1, w2, w3 = _words(counter, seed, offset, stream)
+    words = tl.join(tl.join(w0, w2), tl.join(w1, w3))
+    halves = tl.join(words & 0xFFFF, words >> 16)
+    return tl.reshape(halves, [rows, columns]) < below
+""",
+    "_bernoulli_quads": """\
+def _bernoulli_quads(quad, seed, offset, stream, below: tl.constexpr,
+                     rows: tl.constexpr, columns: tl.constexpr):
+    # groups of four elements take two words of a counter, and the next four the others
+    w0, w1, w2, w3 = _words(quad // 2, seed, offset, stream)
+    is_first = quad % 2 == 0
+    words = tl.join(tl.where(is_first, w0, w2), tl.where(is_first, w1, w3))
+    halves = tl.join(words & 0xFFFF, words >> 16)
+    return tl.reshape(halves, [rows, columns]) < below
+""",
 }

@@ -6,34 +6,52 @@ from tofuse.backends.triton.index_space import IndexSpace
 from tofuse.ir.dims import exact_div, known_multiple
 from tofuse.ir.kernel import AffineExpr, Uniform, make_affine
 from tofuse.ir.tile import Tile
-from tofuse.ops.philox import PHILOX_BLOCK, PHILOX_COUNTERS
+from tofuse.ops.philox import PHILOX_BLOCK
 
 
 def uniform_expression(
-    space: IndexSpace, stmt: Uniform, seed: tuple[str, str], axes: frozenset[str]
+    space: IndexSpace,
+    stmt: Uniform,
+    seed: tuple[str, str],
+    axes: frozenset[str],
+    element_bytes: int,
 ) -> str:
-    """Return the expression of the numbers; `seed` are its two words."""
+    """Return the expression of the numbers; `seed` are its two words.
+
+    A thread has neighbouring elements of 16 bytes, if the widest have `element_bytes`. It draws
+    numbers for four of them or, of booleans, for eight.
+    """
     stream = stmt.stream
     words = str(stream & 0xFFFFFFFF) if isinstance(stream, int) else space.size(stream)
     seed_words = f"{seed[0]}, {seed[1]}, {words}"
+    name, below = "_uniform", ""
+    if stmt.below is not None:
+        name, below = "_bernoulli", f", {stmt.below}"
     block_groups = _block_groups(space, stmt)
     if block_groups is not None:
         tile, others = block_groups
         dims = [t for t in space.tiles if t is not tile and not set(t.axes).isdisjoint(axes)]
         rows = dims[0].block if dims else 1
-        counter = f"{space.start(tile)} // 4 + tl.arange(0, {tile.block // 4})[None, :]"
-        first = f"{space.affine(others)} * {PHILOX_COUNTERS}"
+        together = 4
+        if stmt.below is not None and element_bytes > 2:
+            name = "_bernoulli_quads"
+        elif stmt.below is not None:
+            together = 8
+        counter = f"{space.start(tile)} // {together}"
+        counter += f" + tl.arange(0, {tile.block // together})[None, :]"
+        first = f"{space.affine(others)} * {PHILOX_BLOCK // together}"
         if space.rank == 1:
             first = f"tl.full([1, 1], 0, tl.int32) + {first}"
-        shape = f"[{rows}, {tile.block // 4}]"
+        shape = f"[{rows}, {tile.block // together}]"
         counter = f"tl.broadcast_to({counter} + ({first}), {shape})"
-        expression = f"_uniform_block({counter}, {seed_words}, {rows}, {tile.block})"
+        kind = name if name.endswith("quads") else f"{name}_block"
+        expression = f"{kind}({counter}, {seed_words}{below}, {rows}, {tile.block})"
         return expression if space.rank == 2 else f"tl.reshape({expression}, [{tile.block}])"
     groups = f"(({space.size(stmt.extent)} + {PHILOX_BLOCK - 1}) // {PHILOX_BLOCK})"
     col = space.affine(stmt.col)
     group = f"({space.affine(stmt.row)}) * {groups} + ({col}) // {PHILOX_BLOCK}"
     zeros = f"tl.zeros({space.shape(())}, tl.int32)" if space.rank else "tl.full([], 0, tl.int32)"
-    return f"_uniform({zeros} + {group}, {zeros} + {col}, {seed_words})"
+    return f"{name}({zeros} + {group}, {zeros} + {col}, {seed_words}{below})"
 
 
 def _block_groups(space: IndexSpace, u: Uniform) -> tuple[Tile, AffineExpr] | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from typing_extensions import assert_never
 
+from tofuse.analysis.footprint import widest_element
 from tofuse.backends.triton.elementwise import (
     TRITON_TYPES,
     constant_expression,
@@ -73,9 +74,8 @@ class StatementEmitter:
             case InRange():
                 text = self.in_range(stmt)
             case Uniform():
-                text = uniform_expression(
-                    self.index_space, stmt, self.seed(stmt), self.value_axes[stmt.name]
-                )
+                axes, widest = self.value_axes[stmt.name], widest_element(self.nest.kernel)
+                text = uniform_expression(self.index_space, stmt, self.seed(stmt), axes, widest)
             case Reduce():
                 raise AssertionError(stmt)
             case _:

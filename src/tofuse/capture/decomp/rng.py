@@ -16,6 +16,9 @@ from torch import Tensor
 
 from tofuse.capture.decomp.decompose_checks import check_all
 from tofuse.capture.fx.devices import SUPPORTED_DEVICES
+from tofuse.cost.thresholds import PROBABILITY_ERROR
+from tofuse.ops.philox import HALF_WORDS
+from tofuse.ops.philox import bernoulli as philox_bernoulli
 from tofuse.ops.philox import uniform as philox_uniform
 from tofuse.ops.reference import draw_seed
 from tofuse.torch_internals.operators import OpOverload
@@ -23,6 +26,9 @@ from tofuse.torch_internals.operators import OpOverload
 _LIBRARY = torch.library.Library("tofuse", "DEF")
 _LIBRARY.define("seed(Device? device=None) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
 _LIBRARY.define("uniform(Tensor seed, SymInt[] size, int stream, Device? device=None) -> Tensor")
+_LIBRARY.define(
+    "bernoulli(Tensor seed, SymInt[] size, int stream, int below, Device? device=None) -> Tensor"
+)
 
 
 Device = Union[torch.device, None]  # noqa: UP007  (evaluated at run time)
@@ -34,6 +40,14 @@ def _draw_uniform(seed: Tensor, size: Sequence[int], stream: int, device: Device
     return drawn if device is None else drawn.to(device)
 
 
+def _draw_bernoulli(
+    seed: Tensor, size: Sequence[int], stream: int, below: int, device: Device = None
+) -> Tensor:
+    first, second = seed.tolist()
+    drawn = torch.from_numpy(philox_bernoulli((first, second), tuple(size), stream, below))
+    return drawn if device is None else drawn.to(device)
+
+
 def _fake_seed(device: Device = None) -> Tensor:
     return torch.empty(2, dtype=torch.int64)
 
@@ -42,13 +56,22 @@ def _fake_uniform(seed: Tensor, size: Sequence[int], stream: int, device: Device
     return torch.empty(size, dtype=torch.float32, device=device or seed.device)
 
 
+def _fake_bernoulli(
+    seed: Tensor, size: Sequence[int], stream: int, below: int, device: Device = None
+) -> Tensor:
+    return torch.empty(size, dtype=torch.bool, device=device or seed.device)
+
+
 _LIBRARY.impl("seed", draw_seed, "CompositeExplicitAutograd")
 _LIBRARY.impl("uniform", _draw_uniform, "CompositeExplicitAutograd")
+_LIBRARY.impl("bernoulli", _draw_bernoulli, "CompositeExplicitAutograd")
 torch.library.register_fake("tofuse::seed", _fake_seed, lib=_LIBRARY)
 torch.library.register_fake("tofuse::uniform", _fake_uniform, lib=_LIBRARY)
+torch.library.register_fake("tofuse::bernoulli", _fake_bernoulli, lib=_LIBRARY)
 
 SEED = torch.ops.tofuse.seed.default
 UNIFORM = torch.ops.tofuse.uniform.default
+BERNOULLI = torch.ops.tofuse.bernoulli.default
 aten = torch.ops.aten
 
 
@@ -79,6 +102,15 @@ def _seed(device: Device) -> Tensor:
 
 def _uniform_f32(spec: TensorSpec) -> Tensor:
     return UNIFORM(_seed(spec.device), list(spec.shape), 0, spec.device)
+
+
+def _draw_true(spec: TensorSpec, probability: float) -> Tensor:
+    """Draw booleans with a probability: by 16 random bits each, if they express it, else by 24."""
+    below = round(probability * HALF_WORDS)
+    error = abs(below - probability * HALF_WORDS)
+    if error <= PROBABILITY_ERROR * min(below, HALF_WORDS - below) and 0 < below < HALF_WORDS:
+        return BERNOULLI(_seed(spec.device), list(spec.shape), 0, below, spec.device)
+    return _uniform_f32(spec) < probability
 
 
 def _uniform_below_one(spec: TensorSpec) -> Tensor:
@@ -148,7 +180,7 @@ def _native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Te
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     if p == 1:  # as eager, which multiplies by zero: infinities become nan
         return x * 0.0, torch.zeros_like(x, dtype=torch.bool)
-    keep = _uniform_f32(_spec(x)) < 1.0 - p
+    keep = _draw_true(_spec(x), 1.0 - p)
     return scaled(x, keep, 1.0 / (1.0 - p)), keep
 
 
@@ -177,9 +209,8 @@ def _bernoulli(
         return NotImplemented
     if isinstance(p, Tensor):
         check_all((p >= 0) & (p <= 1), "Expected p_in >= 0 && p_in <= 1 to be true")
-    elif not 0 <= p <= 1:
-        return NotImplemented
-    return (_uniform_f32(_spec(x)) < p).to(x.dtype)
+        return (_uniform_f32(_spec(x)) < p).to(x.dtype)
+    return _draw_true(_spec(x), p).to(x.dtype) if 0 <= p <= 1 else NotImplemented
 
 
 def _integers(low: int | None, high: int | None, spec: TensorSpec) -> Tensor:

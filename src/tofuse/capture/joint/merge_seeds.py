@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from tofuse.capture.decomp.rng import SEED, UNIFORM
+from tofuse.capture.decomp.rng import BERNOULLI, SEED, UNIFORM
 
 
 def merge_seeds(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Replace the seeds of each device by the first, and number the streams of the uniforms.
+    """Replace the seeds of each device by the first, and number the streams of random numbers.
 
     The forward then saves one int64[2] tensor for all random numbers of a device.
     """
@@ -20,8 +20,8 @@ def merge_seeds(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
             gm.graph.erase_node(node)
     if not firsts:
         return gm
-    uniforms = [n for n in gm.graph.nodes if n.target is UNIFORM]
-    for stream, node in enumerate(uniforms):
+    draws = [n for n in gm.graph.nodes if n.target in (UNIFORM, BERNOULLI)]
+    for stream, node in enumerate(draws):
         node.update_arg(2, stream)
     gm.recompile()
     return gm

@@ -47,7 +47,7 @@ def dropout(
     if coordinate is None:  # this rank has no part
         return F.dropout(input, p, training, inplace)
     local: Tensor = input.to_local()  # type: ignore[attr-defined]
-    whole = torch.rand(input.shape, dtype=torch.float32, device=local.device) < 1.0 - p
+    _, whole = torch.native_dropout(torch.ones(input.shape, device=local.device), p, True)
     part = whole
     for dim, start in _offsets(input, coordinate):
         part = part.narrow(dim, start, local.shape[dim])

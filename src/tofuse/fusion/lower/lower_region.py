@@ -190,7 +190,8 @@ def _random(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg
     seed = self.buffer(self.storage[op.inputs[0]].root, "in")
     row, col = self.flat_index(out[:-1], sub), self.flat_index(out[-1:], sub)
     extent = op.result.shape[-1] if op.result.shape else 1
-    return self.add(Uniform(self.fresh(), seed, row, col, extent, op.int("stream")))
+    below = op.int("below") if op.kind == "bernoulli" else None
+    return self.add(Uniform(self.fresh(), seed, row, col, extent, op.int("stream"), below))
 
 
 def _source(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:

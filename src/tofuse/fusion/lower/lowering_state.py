@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tofuse.analysis.alias import MemRef
+from tofuse.analysis.live_statements import live_statements
 from tofuse.cost.thresholds import MAX_STATEMENTS, MAX_SUBSTITUTIONS
 from tofuse.fusion.concat.guards import ConcatGuards
 from tofuse.fusion.lower.align import Alignment
@@ -29,7 +30,6 @@ from tofuse.ir.kernel import (
     Store,
     buffers_of,
     iteration_axes,
-    live_statements,
     make_affine,
 )
 from tofuse.ir.region import Region, Rule

@@ -107,6 +107,7 @@ def _region_name(ops: Sequence[Op], number: int) -> str:
 _IDIOMS = (
     ("softmax", {"amax", "exp", "sum"}),
     ("norm", {"rsqrt", "sum"}),
+    ("dropout", {"bernoulli"}),
     ("dropout", {"uniform", "where"}),
     ("dropout", {"uniform"}),
 )

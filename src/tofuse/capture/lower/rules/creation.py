@@ -47,6 +47,12 @@ def uniform(call: AtenCall) -> Value:
     return call.build.emit("uniform", (seed,), attrs)
 
 
+def bernoulli(call: AtenCall) -> Value:
+    attrs: dict[str, Attr] = {"stream": call.integer("stream"), "below": call.integer("below")}
+    attrs |= {"shape": call.out.shape, "dtype": DType.BOOL}
+    return call.build.emit("bernoulli", (call.tensor("seed"),), attrs)
+
+
 ZEROS = "zeros zeros_like zero new_zeros empty.memory_format empty_like new_empty"
 
 CREATION_RULES: dict[str, LoweringRule] = {
@@ -61,4 +67,5 @@ CREATION_RULES: dict[str, LoweringRule] = {
     "aten.arange": arange,
     "prims.iota": arange,
     "tofuse.uniform": uniform,
+    "tofuse.bernoulli": bernoulli,
 }
