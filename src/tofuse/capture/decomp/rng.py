@@ -106,10 +106,12 @@ def _uniform_f32(spec: TensorSpec) -> Tensor:
 
 def _draw_true(spec: TensorSpec, probability: float) -> Tensor:
     """Draw booleans with a probability: by 16 random bits each, if they express it, else by 24."""
-    below = round(probability * HALF_WORDS)
-    error = abs(below - probability * HALF_WORDS)
-    if error <= PROBABILITY_ERROR * min(below, HALF_WORDS - below) and 0 < below < HALF_WORDS:
-        return BERNOULLI(_seed(spec.device), list(spec.shape), 0, below, spec.device)
+    if isinstance(probability, float):  # not a number that varies from call to call
+        below = round(probability * HALF_WORDS)
+        error = abs(below - probability * HALF_WORDS)
+        nearest = min(below, HALF_WORDS - below)
+        if nearest > 0 and error <= PROBABILITY_ERROR * nearest:
+            return BERNOULLI(_seed(spec.device), list(spec.shape), 0, below, spec.device)
     return _uniform_f32(spec) < probability
 
 
