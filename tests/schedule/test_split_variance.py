@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.support.kernels import kernel, run_interpreter
 from tests.support.numbers import TORCH_DTYPES
 from tofuse.ir.dims import evaluate
-from tofuse.ir.tile import Tile, Tiling
+from tofuse.ir.tile import GpuTarget, Tile, Tiling
 from tofuse.schedule.split_variance import split_variance
 
 VARIANCE = """kernel k(x: in f32, w: out f32, y: out f32) over i0:{rows} i1:{outer} i2:{inner} {{
@@ -26,7 +26,7 @@ VARIANCE = """kernel k(x: in f32, w: out f32, y: out f32) over i0:{rows} i1:{out
 def run_split(text: str, x: torch.Tensor, rows: int) -> dict[str, torch.Tensor] | None:
     """Run the launches one after the other; None if the kernel is not split."""
     whole = kernel(text)
-    split = split_variance(whole, Tiling((Tile(("i1", "i2"), 64, "split"),), 4), 0)
+    split = split_variance(whole, Tiling((Tile(("i1", "i2"), 64, "split"),), 4), GpuTarget(), 0)
     if split is None:
         return None
     memory = {"x": x.flatten(), "w": torch.zeros(rows), "y": torch.zeros(x.numel())}

@@ -116,7 +116,6 @@ MIN_ALIGNED_ROW = 512  # elements of an unaligned row that is divided where it i
 ROW_ELEMENTS_PER_WARP = 256  # of a block in a loop over a row: "GPU kernels"
 LOOP_BLOCK = 8192  # elements of a block in a loop over a row: "GPU kernels"
 MAX_CHUNK_ROWS = 128  # of some columns, whose variance an instance computes: not measured
-ROW_BYTES_IN_L2 = 1 << 17  # that each instance of a GPU finds in L2 again: not measured
 MIN_CHUNK = 64  # elements, for which two partial results are stored: not measured
 LOOP_BLOCK_BESIDE_WHOLE = 1024  # the same beside whole rows in registers: not measured
 MIN_WIDE_COLUMN_SUM = 1 << 22  # elements whose sums take wide columns, split by rows: not measured

@@ -77,7 +77,13 @@ class GpuTarget:
         """Shared memory of a multiprocessor (CUDA programming guide, "Compute Capabilities")."""
         return 1024 * SHARED_KILOBYTES.get(self.capability, 100)
 
+    @property
+    def l2_bytes(self) -> int:
+        """Return the bytes of the L2 cache of a common card."""
+        return L2_MEGABYTES.get(self.capability, 40) << 20
 
+
+L2_MEGABYTES = {80: 40, 89: 72, 90: 50, 100: 126, 103: 126}  # data sheets
 SHARED_KILOBYTES = {80: 164, 87: 164, 90: 228, 100: 228, 103: 228}
 
 

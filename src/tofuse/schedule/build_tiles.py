@@ -82,7 +82,7 @@ def build_tiles(
             workspaces += separated.workspaces
             pending = [separated.first, *separated.rest, *pending]
             continue
-        variance = None if contractions else split_variance(k, tiling, len(workspaces))
+        variance = None if contractions else split_variance(k, tiling, target, len(workspaces))
         if variance is not None:
             workspaces += variance.workspaces
             pending = [variance.first, *variance.rest, *pending]

@@ -17,7 +17,7 @@ from tofuse.cost.thresholds import (
     LOOP_BLOCK,
     MAX_CHUNK_ROWS,
     MIN_CHUNK,
-    ROW_BYTES_IN_L2,
+    WARPS_PER_SM,
 )
 from tofuse.ir.dims import product
 from tofuse.ir.graph import Scalar
@@ -35,7 +35,7 @@ from tofuse.ir.kernel import (
     iteration_axes,
     make_affine,
 )
-from tofuse.ir.tile import LOOPED, Partial, Tile, Tiling
+from tofuse.ir.tile import LOOPED, GpuTarget, Partial, Tile, Tiling
 from tofuse.schedule.split_launches import (
     SplitKernel,
     WorkspaceBuilder,
@@ -46,7 +46,9 @@ from tofuse.schedule.split_launches import (
 )
 
 
-def split_variance(kernel: Kernel, tiling: Tiling, workspace_count: int) -> SplitKernel | None:
+def split_variance(
+    kernel: Kernel, tiling: Tiling, target: GpuTarget, workspace_count: int
+) -> SplitKernel | None:
     """Split a kernel at its variances over the tile that its tiling loops over.
 
     Return None if there are none, if they have no chunks, or if the loops of an instance find the
@@ -63,7 +65,10 @@ def split_variance(kernel: Kernel, tiling: Tiling, workspace_count: int) -> Spli
     sums = [s for s in roots if isinstance(s, Reduce)]
     variances = _find_variances(kernel, sums)
     chunks = _choose_chunks(kernel, tile) if variances else None
-    if chunks is None or (tile.role == "loop" and _loaded_bytes(kernel, tile) <= ROW_BYTES_IN_L2):
+    if chunks is None:
+        return None
+    at_work = target.multiprocessors * max(1, WARPS_PER_SM // tiling.warps)
+    if tile.role == "loop" and _loaded_bytes(kernel, tile) * at_work <= target.l2_bytes:
         return None
     builder = WorkspaceBuilder(kernel, chunks.count, workspace_count)
     ready = [*sums, *(v.squares for v in variances)]
