@@ -44,3 +44,14 @@ def test_every_reduction_is_computed_once(case: Case):
         if isinstance(s, Reduce) and set(s.over) <= {a.name for a in whole.axes}
     )
     assert set(computed.values()) <= {1}, computed
+
+
+def test_long_rows_of_which_there_are_none():
+    text = """kernel k(x: in f32, y: out f32) over i0:0 i1:300000 {
+      v0 = load x[(300000)*i0 + i1] : f32
+      v1 = reduce sum<i1> v0 : f32
+      store y[i0] v1 : f32
+    }"""
+    assert all(
+        nest.instance_count({}) == 0 for nest in build_tiles(kernel(text), GpuTarget()).nests
+    )

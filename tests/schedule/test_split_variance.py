@@ -1,7 +1,7 @@
 """Check variances in one pass: as accurate as in two, for any sizes and means."""
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.kernels import kernel, run_interpreter
@@ -40,6 +40,7 @@ def run_split(text: str, x: torch.Tensor, rows: int) -> dict[str, torch.Tensor] 
     return memory
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 3),
     st.integers(1, 60),

@@ -259,11 +259,13 @@ class GpuRecorder(Recorder):
 def compile_for(monkeypatch: pytest.MonkeyPatch):
     """Return a function that compiles a program for a fake GPU, and returns it with its reports."""
 
-    def compile_program_for(gpu: FakeGpu, program: Callable[..., object], **options):
+    def compile_program_for(
+        gpu: FakeGpu, program: Callable[..., object], dynamic: bool = False, **options
+    ):
         torch._dynamo.reset()
         recorder = GpuRecorder(gpu, **options)
         # a backward is compiled at its first call
         monkeypatch.setattr(compile_program, "compile_graph", recorder.compile_graph)
-        return torch.compile(program, backend=recorder.backend, dynamic=False), recorder.reports
+        return torch.compile(program, backend=recorder.backend, dynamic=dynamic), recorder.reports
 
     return compile_program_for

@@ -55,7 +55,7 @@ class Footprint:
 
 
 def widest_element(kernel: Kernel) -> int:
-    """Return the most bytes of an element that every point of the axes loads or stores."""
+    """Return the bytes of the largest element among accesses that all axes index."""
     itemsizes = {b.name: b.dtype.itemsize for b in kernel.buffers}
     accesses = [s for s in kernel.body if isinstance(s, (Load, Store, Gather))]
     own = [s for s in accesses if len(s.index.axes) == len(kernel.axes)]

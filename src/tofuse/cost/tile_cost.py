@@ -10,12 +10,8 @@ from functools import cached_property
 from tofuse.analysis.footprint import Footprint, widest_element
 from tofuse.cost.gpu_machine import GpuMachine
 from tofuse.cost.nest_cost import Cost
-from tofuse.cost.tile_registers import (
-    ACCESS_BYTES,
-    equal_neighbours,
-    estimate_registers,
-    vector_elements,
-)
+from tofuse.cost.thresholds import ACCESS_BYTES
+from tofuse.cost.tile_registers import equal_neighbours, estimate_registers, vector_elements
 from tofuse.cost.work import OP_CLASSES
 from tofuse.ir.dims import size_hint
 from tofuse.ir.kernel import (
@@ -28,7 +24,7 @@ from tofuse.ir.kernel import (
     Uniform,
     iteration_axes,
 )
-from tofuse.ir.tile import Contraction, Tile, TileLoop, TileNest, TileProgram
+from tofuse.ir.tile import Contraction, Tile, TileLoop, TileNest, TileProgram, draws_halves
 from tofuse.ir.types import DType
 
 # Instructions of a thread for an element, by the class of the op; where the result is rounded to
@@ -46,13 +42,13 @@ INSTRUCTIONS: Mapping[str, tuple[float, float]] = {
 }
 SPECIAL = frozenset({"divide", "exp", "tanh", "sin", "erf"})  # one special function an element
 UNIFORM_INSTRUCTIONS = 24.0  # of a number of Philox-4x32-10, a quarter of a counter's words
-# of a boolean, an eighth; where elements have four bytes, a thread draws each word twice
-BOOLEAN_INSTRUCTIONS = {2: 15.0, 4: 24.0}
+BOOLEAN_INSTRUCTIONS = 15.0  # an eighth of a counter's words
+BOOLEAN_INSTRUCTIONS_IN_FOURS = 24.0  # where a thread uses half of the counter that it computes
 ACCESS_INSTRUCTIONS = 3.0  # of an access, with its address and mask
 ELEMENT_INSTRUCTIONS = 8.0  # of an access of one element, as in rows that are not aligned
 CONVERT_INSTRUCTIONS = 0.5  # of a half-precision element: two at a time
 GATHER_INSTRUCTIONS = 6.0
-L1_BUFFER_BYTES = 32 * 1024  # of a buffer that a multiprocessor loads once: not measured
+L1_BUFFER_BYTES = 32 * 1024  # of a buffer that stays in L1, and is loaded once: not measured
 SECTOR_BYTES = 32  # the unit of a transfer
 # Nanoseconds until an instance goes on: "GPU cost model"
 LOAD_NS, NEAR_LOAD_NS, REDUCE_NS, LAUNCH_NS = 700.0, 300.0, 120.0, 900.0
@@ -229,7 +225,9 @@ class _Launch:
             case Uniform(below=None):
                 return UNIFORM_INSTRUCTIONS
             case Uniform():
-                return BOOLEAN_INSTRUCTIONS[2 if widest_element(self.nest.kernel) <= 2 else 4]
+                if draws_halves(widest_element(self.nest.kernel)):
+                    return BOOLEAN_INSTRUCTIONS
+                return BOOLEAN_INSTRUCTIONS_IN_FOURS
             case Reduce():
                 return 1.0
             case _:

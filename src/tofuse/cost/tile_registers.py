@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 from tofuse.cost.gpu_machine import MAX_REGISTERS, REGISTERS
+from tofuse.cost.thresholds import ACCESS_BYTES
 from tofuse.ir.dims import size_hint
 from tofuse.ir.kernel import (
     Definition,
@@ -21,7 +22,6 @@ from tofuse.ir.kernel import (
 )
 from tofuse.ir.tile import Tile, TileNest
 
-ACCESS_BYTES = 16  # of a thread, if rows are aligned
 FIXED_REGISTERS = 16  # addresses, counters and masks: "GPU cost model"
 
 
@@ -39,11 +39,11 @@ def estimate_registers(nest: TileNest, itemsizes: Mapping[str, int]) -> int:
 
 def vector_elements(itemsizes: Mapping[str, int]) -> int:
     """Return the neighbouring elements that a thread computes: those of an access of 16 bytes."""
-    return ACCESS_BYTES // min(4, *itemsizes.values())
+    return ACCESS_BYTES // min([4, *itemsizes.values()])
 
 
 def equal_neighbours(nest: TileNest, tile: Tile, axes: Collection[str]) -> int:
-    """Return how many neighbouring elements of a block share a value that has these axes."""
+    """Return how many neighbouring elements of a block have equal values, by their axes."""
     if set(axes).isdisjoint(tile.axes):
         return 1
     inner = itertools.takewhile(lambda a: a not in axes, reversed(tile.axes))
@@ -90,11 +90,11 @@ class _Blocks:
         return math.prod(self._distinct(t, axes) for t in tiles)
 
     def _distinct(self, tile: Tile, axes: Collection[str]) -> float:
-        """Return the elements of a block that threads hold, without what a thread has before."""
+        """Return the elements of a block that threads hold, each once for a thread."""
         if (equal := equal_neighbours(self.nest, tile, axes)) > 1:
             return tile.block / min(self.vector, equal)
         own = itertools.takewhile(lambda a: a in axes, reversed(tile.axes))
         period = math.prod(size_hint(self.nest.kernel.extent(a)) for a in own)
-        together = self.vector * self.threads
+        together = self.vector * self.threads  # the next ones of a thread repeat whole rows
         repeats = period < tile.block and len(tile.axes) > 1 and together % max(1, period) == 0
         return min(tile.block, together) if repeats else tile.block

@@ -240,7 +240,7 @@ class InRange(Statement):
 class Uniform(Statement):
     """The uniform random number of element (row, col) of a tensor with last extent `extent`.
 
-    With `below`, the boolean whether its 16 random bits are below that.
+    With `below`, a boolean instead: whether 16 random bits are less than `below`.
     """
 
     name: str

@@ -87,6 +87,11 @@ L2_MEGABYTES = {80: 40, 89: 72, 90: 50, 100: 126, 103: 126}  # data sheets
 SHARED_KILOBYTES = {80: 164, 87: 164, 90: 228, 100: 228, 103: 228}
 
 
+def draws_halves(element_bytes: int) -> bool:
+    """Return whether a thread draws all eight booleans of a counter: those of 16 bytes."""
+    return element_bytes <= 2
+
+
 @dataclass(frozen=True)
 class GpuBinary:
     """Machine code of a GPU kernel.

@@ -21,6 +21,7 @@ from tofuse.ir.kernel import (
     show_stmt,
 )
 from tofuse.ir.types import DType
+from tofuse.ops.philox import HALF_WORDS
 from tofuse.ops.table import OPS, PREDICATES, Pattern
 
 READ_ROLES: tuple[str, ...] = ("in", "host")
@@ -92,6 +93,8 @@ def _verify_indices(stmt: Stmt, axes: set[str], symbols: set[str]) -> None:
                 raise _stmt_error(stmt, f"the coefficient of {axis} is 0")
         if list(index.terms) != sorted(index.terms, key=lambda t: t[0]):
             raise _stmt_error(stmt, f"the terms of {index!r} are not in order")
+    if isinstance(stmt, Uniform) and stmt.below is not None and not 0 < stmt.below < HALF_WORDS:
+        raise _stmt_error(stmt, f"{stmt.below} is not between 0 and {HALF_WORDS}")
     _verify_dims(stmt.dims, symbols, f"'{show_stmt(stmt)}'")
 
 

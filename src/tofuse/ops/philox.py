@@ -16,9 +16,9 @@ Words = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Word = Union[int, npt.NDArray[np.uint32]]  # noqa: UP007  (evaluated at run time)
 
 PHILOX_BLOCK = 64  # columns; rows begin at whole blocks
-PHILOX_COUNTERS = 16  # of a block of words, four each
-HALF_COUNTERS = 8  # of a block of half words
-HALF_WORDS = 1 << 16  # how many there are
+PHILOX_COUNTERS = 16  # of a block, where an element takes a word
+HALF_COUNTERS = 8  # of a block, where an element takes half a word
+HALF_WORDS = 1 << 16  # the values that half a word has
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)

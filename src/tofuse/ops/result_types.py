@@ -8,6 +8,7 @@ from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Attr, Op, Operand, Scalar, Value
 from tofuse.ir.types import DType, TensorType
+from tofuse.ops.philox import HALF_WORDS
 from tofuse.ops.table import OPS, PREDICATES, Pattern
 
 
@@ -121,6 +122,12 @@ def _contract(op: Op) -> TensorType:
     return TensorType((*batch, m, n), _dtype(op), a.type.device)
 
 
+def _random(op: Op) -> TensorType:
+    if op.kind == "bernoulli" and not 0 < op.int("below") < HALF_WORDS:
+        raise VerifyError(f"bernoulli: {op.int('below')} is not between 0 and {HALF_WORDS}")
+    return _from_attrs(op)
+
+
 def _from_attrs(op: Op) -> TensorType:
     return TensorType(op.dims("shape"), _dtype(op))
 
@@ -145,7 +152,7 @@ _RULES: dict[Pattern, Callable[[Op], TensorType]] = {
     Pattern.GATHER: _gather,
     Pattern.REDUCE: _reduce,
     Pattern.CONTRACT: _contract,
-    Pattern.RANDOM: _from_attrs,
+    Pattern.RANDOM: _random,
     Pattern.SOURCE: _from_attrs,
     Pattern.OPAQUE: _from_attrs,
 }

@@ -113,7 +113,8 @@ OPS: dict[str, OpDef] = {
     **_rows(Pattern.CONTRACT, 2, 1, "contract"),
     # uniform(seed: i64[2]): f32 in [0, 1), attrs stream: int; element n of the *logical* result is
     # Philox-4x32-10 keyed by seed[0], counter from (n, seed[1], stream); see ops/philox.py.
-    # bernoulli(seed) has attrs below: int, too; b1, true if 16 random bits are below it.
+    # bernoulli(seed: i64[2]): b1, attrs stream, below: int, from 1 to 65535; true where 16 random
+    # bits are less than `below`.
     **_rows(Pattern.RANDOM, 1, 20, "uniform"),
     **_rows(Pattern.RANDOM, 1, 10, "bernoulli"),
     # full: attrs value. iota: attrs start, step, along the only dim of the result.

@@ -230,7 +230,7 @@ def _reduction_tiling(
         if whole:
             shared = _share_rows(kernel, looped, whole, block, target)
         role, block, stages, warps = "split", shared.block, shared.stages, shared.warps
-        splits = shared.per_sm * target.multiprocessors // programs
+        splits = shared.per_sm * target.multiprocessors // max(1, programs)
         splits = max(1, min(splits, shared.most_splits))
     elif (
         not whole and looped.static and length * width <= _max_register_row(kernel, looped, limits)

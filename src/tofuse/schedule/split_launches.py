@@ -56,7 +56,10 @@ def split_launches(kernel: Kernel, tile: Tile, splits: int, workspace_count: int
 
 
 def independent_statements(kernel: Kernel, axes: frozenset[str]) -> list[Stmt]:
-    """Return the stores and reductions over axes that depend on no reduction over them."""
+    """Return stores and reductions that run over any of the axes.
+
+    They depend on no reduction over any of the axes.
+    """
     _, stmt_axes = iteration_axes(kernel)
     by_name = _values(kernel)
     waiting = _depend_on(kernel, lambda s: reduces_over(s, axes))
@@ -79,17 +82,17 @@ def combine_and_use(
 ) -> list[Kernel]:
     """Return the launches after the one that stores partial results of reductions over axes.
 
-    The first computes each of these reductions by the statements `combined`, and the values that
-    follow from them and have as few elements. The second computes the others. The stores in `done`
-    were done before.
+    The first computes each of these reductions by the statements `combined`, and the stores that
+    have no element along the axes. The second computes the stores that are left. The launch before
+    them already did the stores in `done`.
     """
     _, stmt_axes = iteration_axes(kernel)
     late_stores = [s for s in kernel.body if isinstance(s, Store) and s not in done]
     further = _depend_on(kernel, lambda s: reduces_over(s, axes) and s not in reductions)
     combine_stores = [s for s in late_stores if not stmt_axes[s] & axes and s not in further]
     after_stores = [s for s in late_stores if s not in combine_stores]
-    shared = _shared_values(kernel, reductions, after_stores)
-    result_stores, result_loads = builder.results(shared)
+    saved = _saved_values(kernel, reductions, after_stores)
+    result_stores, result_loads = builder.results(saved)
     launches: list[Kernel] = []
     if combine_stores or result_stores:
         combine = replace(
@@ -110,7 +113,7 @@ def combine_and_use(
     if after_stores:
         buffers = (*kernel.buffers, *workspace_buffers("in", builder.result_spaces))
         after = replace(kernel, buffers=buffers)
-        body = [*result_loads, *(s for s in kernel.body if s not in shared)]
+        body = [*result_loads, *(s for s in kernel.body if s not in saved)]
         launches.append(extract_kernel(after, after_stores, body, f"{kernel.name}_after"))
     return launches
 
@@ -128,7 +131,7 @@ def separate_reductions(kernel: Kernel, workspace_count: int) -> SplitKernel | N
         return None
     stores = [s for s in kernel.body if isinstance(s, Store)]
     late_stores = [s for s in stores if s in late]
-    used = _used_reductions(late_stores, kernel, early)
+    used = _used_values(late_stores, kernel, early)
     builder = WorkspaceBuilder(kernel, 1, workspace_count)
     result_stores, result_loads = builder.results([r for r in reductions if r.name in used])
     ends = [*(s for s in stores if s not in late_stores), *result_stores]
@@ -194,12 +197,12 @@ def _depend_on(kernel: Kernel, is_source: Callable[[Stmt], bool]) -> set[Stmt]:
     return found
 
 
-def _shared_values(
+def _saved_values(
     kernel: Kernel, reductions: Sequence[Reduce], stores: Sequence[Stmt]
 ) -> list[Definition]:
-    """Return values to store in memory, from which a later launch computes the stores.
+    """Return the values that the combining launch saves for the launch that computes `stores`.
 
-    These are the reductions, or what follows from them as long as it has no more elements.
+    These are reductions, or values computed from them along the same axes or fewer.
     """
     value_axes, _ = iteration_axes(kernel)
     by_name = _values(kernel)
@@ -211,13 +214,12 @@ def _shared_values(
         is_small = any(value_axes[s.name] <= value_axes[r.name] for r in reductions)
         if is_small and all(by_name[u] in small or by_name[u] not in depend for u in s.uses):
             small.append(s)
-    needed = backward_slice(stores, by_name, lambda d: d not in small)
-    read = {u for s in needed if s not in small for u in s.uses}
-    return [s for s in small if s.name in read]
+    used = _used_values(stores, kernel, {s.name for s in small})
+    return [s for s in small if s.name in used]
 
 
-def _used_reductions(stores: Sequence[Stmt], kernel: Kernel, names: set[str]) -> set[str]:
-    """Return which of the named reductions the stores depend on."""
+def _used_values(stores: Sequence[Stmt], kernel: Kernel, names: set[str]) -> set[str]:
+    """Return which of the named values the stores depend on first."""
     others = {name: s for name, s in _values(kernel).items() if name not in names}
     return {u for s in backward_slice(stores, others) for u in s.uses if u in names}
 

@@ -1,8 +1,11 @@
 """Split a kernel into launches that compute a mean and a variance in one pass over memory.
 
-The elements are divided into chunks that program instances hold in registers. The sum `s` and the
-sum of squared deviations `q` of each chunk of `K` elements give those of all elements:
-`sum (x - mean)**2 == sum_chunks (q + K * (s / K - mean)**2)`, which subtracts no large squares
+Instances store, for each chunk of K elements, its sum s and the sum q of squared deviations from
+the chunk's own mean. These give the squared deviations from the mean of all elements, without a
+difference of large squares:
+
+    sum((x - mean)**2) == sum over chunks of q + K * (s / K - mean)**2
+
 (Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
 Variances", 1979).
 """
@@ -10,7 +13,7 @@ Variances", 1979).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tofuse.cost.thresholds import (
@@ -19,7 +22,7 @@ from tofuse.cost.thresholds import (
     MIN_CHUNK,
     WARPS_PER_SM,
 )
-from tofuse.ir.dims import product
+from tofuse.ir.dims import product, size_hint
 from tofuse.ir.graph import Scalar
 from tofuse.ir.kernel import (
     AffineExpr,
@@ -32,7 +35,6 @@ from tofuse.ir.kernel import (
     StatementMap,
     Stmt,
     Store,
-    iteration_axes,
     make_affine,
 )
 from tofuse.ir.tile import LOOPED, GpuTarget, Partial, Tile, Tiling
@@ -51,11 +53,16 @@ def split_variance(
 ) -> SplitKernel | None:
     """Split a kernel at its variances over the tile that its tiling loops over.
 
-    Return None if there are none, if they have no chunks, or if the loops of an instance find the
-    elements in the L2 cache. New workspaces are numbered from `workspace_count`.
+    Return None if there are no variances, if the elements cannot be divided into chunks, or if
+    the later passes of an instance read its elements from the L2 cache. New workspaces are numbered
+    from `workspace_count`.
     """
     tile = next((t for t in tiling.tiles if t.role in LOOPED), None)
     if tile is None or any(t.role == "whole" for t in tiling.tiles):
+        return None
+    if not all(isinstance(kernel.extent(a), int) for a in tile.axes):
+        return None
+    if any(a.extent == 0 for a in kernel.axes):
         return None
     axes = frozenset(tile.axes)
     reductions = [s for s in kernel.body if isinstance(s, Reduce)]
@@ -75,10 +82,7 @@ def split_variance(
     partials = {r.name: builder.partial(r) for r in ready}
     combined = {r.name: builder.combine(r, partials[r.name]) for r in ready}
     for v in variances:
-        sum_load, _ = combined[v.total.name]
-        square_load, total = combined[v.squares.name]
-        assert isinstance(sum_load, Load) and isinstance(square_load, Load)
-        combined[v.squares.name] = _combine(v, sum_load, square_load, total, chunks.size)
+        combined[v.squares.name] = _combine(v, combined, chunks.size)
     first = _first_launch(kernel, roots, variances, chunks, builder, partials)
     rest = combine_and_use(kernel, axes, roots, ready, combined, builder)
     return SplitKernel(first, {}, rest, builder.spaces)
@@ -86,24 +90,24 @@ def split_variance(
 
 @dataclass(frozen=True)
 class _Variance:
-    """The sum `total` of `x`, `deviation` as `x - mean`, and the sum `squares` of its squares."""
+    """`total` is the sum of x, `deviation` is x - mean, and `squares` the sum of its squares."""
 
     total: Reduce
-    mean: str
+    mean_name: str
     deviation: Compute
     squares: Reduce
 
 
 @dataclass(frozen=True)
 class _Chunks:
-    """Elements of a tile, divided: `inside` are the axes of a chunk, `outside` count the chunks.
+    """Chunks of the elements of a tile: `inside` are the axes of one, `outside` number the chunks.
 
-    `moved` is the axis that is divided, if one is, as the index of its parts.
+    `divided` is the axis that is cut into two, if one is, and its index in terms of the new axes.
     """
 
     inside: tuple[Axis, ...]
     outside: tuple[Axis, ...]
-    moved: tuple[str, AffineExpr] | None = None
+    divided: tuple[str, AffineExpr] | None = None
 
     @property
     def size(self) -> int:
@@ -121,10 +125,10 @@ class _Chunks:
         return make_affine(terms)
 
     def divide(self, index: AffineExpr) -> AffineExpr:
-        """Return an index in terms of the axes of chunks."""
-        if self.moved is None:
+        """Return an index of the kernel in terms of the axes of chunks."""
+        if self.divided is None:
             return index
-        axis, parts = self.moved
+        axis, parts = self.divided
         others = AffineExpr(tuple(t for t in index.terms if t[0] != axis), index.const)
         return others + parts * index.coefficient(axis)
 
@@ -146,7 +150,8 @@ def _find_variances(kernel: Kernel, sums: list[Reduce]) -> list[_Variance]:
                 mean = values[m]
             case _:
                 continue
-        count = float(_size([Axis(a, kernel.extent(a)) for a in r.over]))
+        count = product(kernel.extent(a) for a in r.over)
+        assert isinstance(count, int)
         match mean:
             case Compute(op="div", args=(str(t), Scalar(n))) if n == count:
                 total = values[t]
@@ -162,34 +167,32 @@ def _find_variances(kernel: Kernel, sums: list[Reduce]) -> list[_Variance]:
 def _loaded_bytes(kernel: Kernel, tile: Tile) -> int:
     """Return the bytes that one program instance loads in each pass over a looped tile.
 
-    Parameters, which all instances load, do not count.
+    Parameters do not count: loads with no other axes are the same for all instances.
     """
-    _, stmt_axes = iteration_axes(kernel)
     itemsizes = {b.name: b.dtype.itemsize for b in kernel.buffers}
-    loads = [s for s in kernel.body if isinstance(s, Load) and stmt_axes[s].intersection(tile.axes)]
-    places = {(s.buffer, s.index) for s in loads if not set(s.index.axes) <= set(tile.axes)}
-    return sum(
-        itemsizes[buffer] * _size([Axis(a, kernel.extent(a)) for a in index.axes if a in tile.axes])
-        for buffer, index in places
-    )
+    own, along = set(kernel.extents) - set(tile.axes), set(tile.axes)
+    total = 0
+    for buffer, index in {(s.buffer, s.index) for s in kernel.body if isinstance(s, Load)}:
+        if not own.isdisjoint(index.axes) and not along.isdisjoint(index.axes):
+            elements = size_hint(product(kernel.extent(a) for a in along.intersection(index.axes)))
+            total += itemsizes[buffer] * elements
+    return total
 
 
 def _choose_chunks(kernel: Kernel, tile: Tile) -> _Chunks | None:
-    """Return chunks of the innermost elements of a tile; None if there are none of enough elements.
+    """Return chunks of the innermost elements of a tile; None if they would be too small or one.
 
-    A chunk that is a part of a row has enough elements for wide accesses, and may fill a program
-    instance. One of several rows stays smaller, since an instance holds some columns of each row.
+    A chunk of contiguous elements has 4096 or more, if the extents have such divisors. Otherwise
+    an instance computes several columns at once, and a chunk has at most `MAX_CHUNK_ROWS`.
     """
     axes = [Axis(a, kernel.extent(a)) for a in tile.axes]
-    if not all(isinstance(a.extent, int) for a in axes):
-        return None
     loads = [s.index for s in kernel.body if isinstance(s, Load)]
     is_row = any(index.coefficient(axes[-1].name) == 1 for index in loads)
     wanted, most = (LOOP_BLOCK // 2, LOOP_BLOCK) if is_row else (MAX_CHUNK_ROWS, MAX_CHUNK_ROWS)
     inside: list[Axis] = []
     while len(axes) > 1 and _size(inside) < wanted and _size([*inside, axes[-1]]) <= most:
         inside.insert(0, axes.pop())
-    moved = None
+    divided = None
     if _size(inside) < wanted:
         axis = axes[-1]
         limit = _extent(axis) if len(axes) > 1 else _extent(axis) // 2  # there are several chunks
@@ -198,12 +201,12 @@ def _choose_chunks(kernel: Kernel, tile: Tile) -> _Chunks | None:
         if factor > 1:
             outer = Axis(f"{axis.name}_chunk", _extent(axis) // factor)
             inner = Axis(f"{axis.name}_in", factor)
-            moved = axis.name, make_affine([(outer.name, factor), (inner.name, 1)])
+            divided = axis.name, make_affine([(outer.name, factor), (inner.name, 1)])
             axes[-1] = outer
             inside.insert(0, inner)
     if _size(inside) < MIN_CHUNK or _size(axes) < 2:
         return None
-    return _Chunks(tuple(inside), tuple(axes), moved)
+    return _Chunks(tuple(inside), tuple(axes), divided)
 
 
 def _factor(extent: int, wanted: int, most: int) -> int:
@@ -224,18 +227,18 @@ def _first_launch(
     divide = StatementMap(index=chunks.divide)
     over = tuple(a.name for a in chunks.inside)
     body: list[Stmt] = []
-    ends: list[Stmt] = []
+    stores: list[Stmt] = []
 
     def reduce_chunk(r: Reduce, arg: str) -> None:
         name, p = f"{r.name}_chunk", partials[r.name]
         body.append(replace(r, name=name, arg=arg, over=over))
-        ends.append(Store(p.buffer, p.index + chunks.index * p.step, name, r.dtype))
+        stores.append(Store(p.buffer, p.index + chunks.index * p.step, name, r.dtype))
 
     for s in kernel.body:
         if s in roots and isinstance(s, Reduce):
             reduce_chunk(s, s.arg)
         elif s in roots:
-            ends.append(s.map(divide))
+            stores.append(s.map(divide))
         elif not isinstance(s, Store):
             body.append(s.map(divide))
     for v in variances:
@@ -247,30 +250,34 @@ def _first_launch(
             _compute(v, square, "mul", deviation, deviation),
         ]
         reduce_chunk(v.squares, square)
-    kept = tuple(a for a in kernel.axes if chunks.moved is None or a.name != chunks.moved[0])
-    new = tuple(a for a in (*chunks.outside, *chunks.inside) if a not in kept)
+    kept = tuple(a for a in kernel.axes if chunks.divided is None or a.name != chunks.divided[0])
+    new_axes = tuple(a for a in (*chunks.outside, *chunks.inside) if a not in kept)
     buffers = (*kernel.buffers, *workspace_buffers("out", builder.partial_spaces))
-    divided = replace(kernel, axes=(*kept, *new), buffers=buffers)
-    return extract_kernel(divided, ends, (*body, *ends), f"{kernel.name}_part")
+    divided = replace(kernel, axes=(*kept, *new_axes), buffers=buffers)
+    return extract_kernel(divided, stores, (*body, *stores), f"{kernel.name}_part")
 
 
-def _combine(
-    v: _Variance, chunk_sum: Load, chunk_squares: Load, total: Stmt, size: int
-) -> list[Stmt]:
-    """Return the sum of squared deviations of all elements, from those of chunks of `size`."""
+def _combine(v: _Variance, combined: Mapping[str, Sequence[Stmt]], size: int) -> list[Stmt]:
+    """Return the sum of squared deviations of all elements, from those of chunks of `size`.
+
+    `combined` has the loads of the partial results, and their sums.
+    """
+    chunk_sum, _ = combined[v.total.name]
+    chunk_squares, total = combined[v.squares.name]
+    assert isinstance(chunk_sum, Load) and isinstance(chunk_squares, Load)
     assert isinstance(total, Reduce)
     name, count = v.squares.name, Scalar(float(size))
-    mean, between, square, weighted, sum_of_both = (
-        f"{name}_{k}" for k in ("mean", "between", "square", "weighted", "both")
+    mean, between, square, weighted, part = (
+        f"{name}_{k}" for k in ("mean", "between", "square", "weighted", "part")
     )
     return [
         chunk_squares,
         _compute(v, mean, "div", chunk_sum.name, count),
-        _compute(v, between, "sub", mean, v.mean),
+        _compute(v, between, "sub", mean, v.mean_name),
         _compute(v, square, "mul", between, between),
         _compute(v, weighted, "mul", square, count),
-        _compute(v, sum_of_both, "add", chunk_squares.name, weighted),
-        replace(total, arg=sum_of_both),
+        _compute(v, part, "add", chunk_squares.name, weighted),
+        replace(total, arg=part),
     ]
 
 
@@ -279,7 +286,7 @@ def _compute(v: _Variance, name: str, op: str, *args: Arg) -> Compute:
 
 
 def _size(axes: Sequence[Axis]) -> int:
-    """Return the number of elements along axes of constant extents."""
+    """Return the number of elements along axes, whose extents are constant."""
     return math.prod(_extent(a) for a in axes)
 
 

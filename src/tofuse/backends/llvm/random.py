@@ -66,7 +66,7 @@ def _block_words(
 def _block_booleans(
     emitter: FunctionEmitter, s: Uniform, below: int, blocks_per_row: str, keys: str
 ) -> list[str]:
-    """Return whether the halves of the words of 8 counters are below a number, in turn."""
+    """Return, for the next 64 elements, whether each half word is less than `below`."""
     f, lanes = emitter.f, emitter.lanes
     b = FormulaBuilder(f, min(lanes, HALF_COUNTERS))
     first = f.let(f"shl i64 {_block_number(emitter, s, blocks_per_row)}, 3")
@@ -88,7 +88,7 @@ def _block_booleans(
 
 
 def _block_number(emitter: FunctionEmitter, s: Uniform, blocks_per_row: str) -> str:
-    """Return the number of the block that the next elements are."""
+    """Return the number of the block that holds the next elements."""
     f = emitter.f
     row = f.let(f"mul i64 {emitter.affine(s.row)}, {blocks_per_row}")
     col = f.let(f"lshr i64 {emitter.affine(s.col)}, 6")
@@ -96,7 +96,7 @@ def _block_number(emitter: FunctionEmitter, s: Uniform, blocks_per_row: str) -> 
 
 
 def _words_in_turn(b: FormulaBuilder, first: str, count: int, philox: Philox) -> list[Value]:
-    """Return the words of consecutive counters, in vectors: all four of a counter, in turn."""
+    """Return the words of consecutive counters in vectors: all four of a counter, then the next."""
     lanes = b.width
     words: list[Value] = []
     for start in range(0, count, lanes):
@@ -139,7 +139,7 @@ def _lane_words(
 def _lane_booleans(
     emitter: FunctionEmitter, s: Uniform, below: int, blocks_per_row: str, keys: str
 ) -> list[str]:
-    """Return whether numbers of any elements are below one: a counter, and a half, per lane."""
+    """Return whether half words are less than `below`, for elements in any order."""
     b = FormulaBuilder(emitter.f, emitter.lanes)
     booleans = []
     for u in range(emitter.unroll):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tofuse.backends.triton.index_space import IndexSpace
 from tofuse.ir.dims import exact_div, known_multiple
 from tofuse.ir.kernel import AffineExpr, Uniform, make_affine
-from tofuse.ir.tile import Tile
+from tofuse.ir.tile import Tile, draws_halves
 from tofuse.ops.philox import PHILOX_BLOCK
 
 
@@ -18,25 +18,19 @@ def uniform_expression(
 ) -> str:
     """Return the expression of the numbers; `seed` are its two words.
 
-    A thread has neighbouring elements of 16 bytes, if the widest have `element_bytes`. It draws
-    numbers for four of them or, of booleans, for eight.
+    A thread holds neighbouring elements of 16 bytes, of `element_bytes` each.
     """
     stream = stmt.stream
     words = str(stream & 0xFFFFFFFF) if isinstance(stream, int) else space.size(stream)
-    seed_words = f"{seed[0]}, {seed[1]}, {words}"
-    name, below = "_uniform", ""
+    arguments = f"{seed[0]}, {seed[1]}, {words}"
     if stmt.below is not None:
-        name, below = "_bernoulli", f", {stmt.below}"
+        arguments += f", {stmt.below}"
     block_groups = _block_groups(space, stmt)
     if block_groups is not None:
+        function, together = _block_function(stmt, element_bytes)
         tile, others = block_groups
         dims = [t for t in space.tiles if t is not tile and not set(t.axes).isdisjoint(axes)]
         rows = dims[0].block if dims else 1
-        together = 4
-        if stmt.below is not None and element_bytes > 2:
-            name = "_bernoulli_quads"
-        elif stmt.below is not None:
-            together = 8
         counter = f"{space.start(tile)} // {together}"
         counter += f" + tl.arange(0, {tile.block // together})[None, :]"
         first = f"{space.affine(others)} * {PHILOX_BLOCK // together}"
@@ -44,14 +38,21 @@ def uniform_expression(
             first = f"tl.full([1, 1], 0, tl.int32) + {first}"
         shape = f"[{rows}, {tile.block // together}]"
         counter = f"tl.broadcast_to({counter} + ({first}), {shape})"
-        kind = name if name.endswith("quads") else f"{name}_block"
-        expression = f"{kind}({counter}, {seed_words}{below}, {rows}, {tile.block})"
+        expression = f"{function}({counter}, {arguments}, {rows}, {tile.block})"
         return expression if space.rank == 2 else f"tl.reshape({expression}, [{tile.block}])"
+    function = "_uniform" if stmt.below is None else "_bernoulli"
     groups = f"(({space.size(stmt.extent)} + {PHILOX_BLOCK - 1}) // {PHILOX_BLOCK})"
     col = space.affine(stmt.col)
     group = f"({space.affine(stmt.row)}) * {groups} + ({col}) // {PHILOX_BLOCK}"
     zeros = f"tl.zeros({space.shape(())}, tl.int32)" if space.rank else "tl.full([], 0, tl.int32)"
-    return f"{name}({zeros} + {group}, {zeros} + {col}, {seed_words}{below})"
+    return f"{function}({zeros} + {group}, {zeros} + {col}, {arguments})"
+
+
+def _block_function(stmt: Uniform, element_bytes: int) -> tuple[str, int]:
+    """Return the function that draws a block, and how many elements it draws at a time."""
+    if stmt.below is None:
+        return "_uniform_block", 4
+    return ("_bernoulli_block", 8) if draws_halves(element_bytes) else ("_bernoulli_quads", 4)
 
 
 def _block_groups(space: IndexSpace, u: Uniform) -> tuple[Tile, AffineExpr] | None:

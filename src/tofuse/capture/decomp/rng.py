@@ -2,7 +2,8 @@
 
 `tofuse::seed` is the only impure op: two 64-bit words from torch's default generator of a device,
 so they are reproducible under `torch.manual_seed`. GPU kernels get them by value or, while a CUDA
-graph is captured, from GPU memory. `tofuse::uniform` is pure; see `tofuse.ops.philox`.
+graph is captured, from GPU memory. `tofuse::uniform` and `tofuse::bernoulli` are pure; see
+`tofuse.ops.philox`.
 """
 
 from __future__ import annotations
@@ -104,9 +105,9 @@ def _uniform_f32(spec: TensorSpec) -> Tensor:
     return UNIFORM(_seed(spec.device), list(spec.shape), 0, spec.device)
 
 
-def _draw_true(spec: TensorSpec, probability: float) -> Tensor:
+def _true_with_probability(spec: TensorSpec, probability: float) -> Tensor:
     """Draw booleans with a probability: by 16 random bits each, if they express it, else by 24."""
-    if isinstance(probability, float):  # not a number that varies from call to call
+    if isinstance(probability, float):  # a constant: a SymFloat varies from call to call
         below = round(probability * HALF_WORDS)
         error = abs(below - probability * HALF_WORDS)
         nearest = min(below, HALF_WORDS - below)
@@ -182,7 +183,7 @@ def _native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Te
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     if p == 1:  # as eager, which multiplies by zero: infinities become nan
         return x * 0.0, torch.zeros_like(x, dtype=torch.bool)
-    keep = _draw_true(_spec(x), 1.0 - p)
+    keep = _true_with_probability(_spec(x), 1.0 - p)
     return scaled(x, keep, 1.0 / (1.0 - p)), keep
 
 
@@ -212,7 +213,7 @@ def _bernoulli(
     if isinstance(p, Tensor):
         check_all((p >= 0) & (p <= 1), "Expected p_in >= 0 && p_in <= 1 to be true")
         return (_uniform_f32(_spec(x)) < p).to(x.dtype)
-    return _draw_true(_spec(x), p).to(x.dtype) if 0 <= p <= 1 else NotImplemented
+    return _true_with_probability(_spec(x), p).to(x.dtype) if 0 <= p <= 1 else NotImplemented
 
 
 def _integers(low: int | None, high: int | None, spec: TensorSpec) -> Tensor:

@@ -47,7 +47,8 @@ def dropout(
     if coordinate is None:  # this rank has no part
         return F.dropout(input, p, training, inplace)
     local: Tensor = input.to_local()  # type: ignore[attr-defined]
-    _, whole = torch.native_dropout(torch.ones(input.shape, device=local.device), p, True)
+    drawn = torch.empty(input.shape, dtype=torch.float32, device=local.device).bernoulli_(1.0 - p)
+    whole = drawn != 0
     part = whole
     for dim, start in _offsets(input, coordinate):
         part = part.narrow(dim, start, local.shape[dim])
