@@ -29,6 +29,7 @@ from tofuse.schedule.choose_tiling import DEFAULT_LIMITS, TilingLimits, choose_t
 from tofuse.schedule.contraction_tiling import contraction_tiling, find_contractions
 from tofuse.schedule.schedule_legality import Unschedulable
 from tofuse.schedule.sink_parameters import sink_parameters
+from tofuse.schedule.split_dependent_sums import split_dependent_sums
 from tofuse.schedule.split_launches import (
     Updates,
     reduces_over,
@@ -37,7 +38,6 @@ from tofuse.schedule.split_launches import (
     separate_scalar_updates,
     split_launches,
 )
-from tofuse.schedule.split_variance import split_variance
 from tofuse.schedule.tiling_legality import check_tiling
 
 BY_HEURISTICS = TilingChoice()
@@ -82,10 +82,10 @@ def build_tiles(
             workspaces += separated.workspaces
             pending = [separated.first, *separated.rest, *pending]
             continue
-        variance = None if contractions else split_variance(k, tiling, target, len(workspaces))
-        if variance is not None:
-            workspaces += variance.workspaces
-            pending = [variance.first, *variance.rest, *pending]
+        chunked = split_dependent_sums(k, tiling, target, len(workspaces))
+        if chunked is not None and not contractions:
+            workspaces += chunked.workspaces
+            pending = [chunked.first, *chunked.rest, *pending]
             continue
         if len(tilings) < len(choice.tilings):
             chosen = choice.tilings[len(tilings)]

@@ -1,13 +1,7 @@
-"""Split a kernel into launches that compute a mean and a variance in one pass over memory.
+"""Split a kernel into launches that compute dependent sums in one pass over memory.
 
-Instances store, for each chunk of K elements, its sum s and the sum q of squared deviations from
-the chunk's own mean. These give the squared deviations from the mean of all elements, without a
-difference of large squares:
-
-    sum((x - mean)**2) == sum over chunks of q + K * (s / K - mean)**2
-
-(Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
-Variances", 1979).
+Instances store the results of chunks that they hold in registers, and one launch combines them:
+mean and variance, or the maximum and the sum of exponentials (`dependent_sums.py`).
 """
 
 from __future__ import annotations
@@ -23,12 +17,10 @@ from tofuse.cost.thresholds import (
     WARPS_PER_SM,
 )
 from tofuse.ir.dims import product, size_hint
-from tofuse.ir.graph import Scalar
 from tofuse.ir.kernel import (
     AffineExpr,
-    Arg,
     Axis,
-    Compute,
+    Definition,
     Kernel,
     Load,
     Reduce,
@@ -38,6 +30,7 @@ from tofuse.ir.kernel import (
     make_affine,
 )
 from tofuse.ir.tile import LOOPED, GpuTarget, Partial, Tile, Tiling
+from tofuse.schedule.dependent_sums import DependentSum, find_dependent_sums
 from tofuse.schedule.split_launches import (
     SplitKernel,
     WorkspaceBuilder,
@@ -48,12 +41,12 @@ from tofuse.schedule.split_launches import (
 )
 
 
-def split_variance(
+def split_dependent_sums(
     kernel: Kernel, tiling: Tiling, target: GpuTarget, workspace_count: int
 ) -> SplitKernel | None:
-    """Split a kernel at its variances over the tile that its tiling loops over.
+    """Split a kernel at its dependent sums over the tile that its tiling loops over.
 
-    Return None if there are no variances, if the elements cannot be divided into chunks, or if
+    Return None if there are no dependent sums, if the elements cannot be divided into chunks, or if
     the later passes of an instance read its elements from the L2 cache. New workspaces are numbered
     from `workspace_count`.
     """
@@ -70,32 +63,22 @@ def split_variance(
         return None
     roots = independent_statements(kernel, axes)
     sums = [s for s in roots if isinstance(s, Reduce)]
-    variances = _find_variances(kernel, sums)
-    chunks = _choose_chunks(kernel, tile) if variances else None
+    dependent = find_dependent_sums(kernel, sums)
+    chunks = _choose_chunks(kernel, tile) if dependent else None
     if chunks is None:
         return None
     at_work = target.multiprocessors * max(1, WARPS_PER_SM // tiling.warps)
     if tile.role == "loop" and _loaded_bytes(kernel, tile) * at_work <= target.l2_bytes:
         return None
     builder = WorkspaceBuilder(kernel, chunks.count, workspace_count)
-    ready = [*sums, *(v.squares for v in variances)]
+    ready = [*sums, *(d.total for d in dependent)]
     partials = {r.name: builder.partial(r) for r in ready}
     combined = {r.name: builder.combine(r, partials[r.name]) for r in ready}
-    for v in variances:
-        combined[v.squares.name] = _combine(v, combined, chunks.size)
-    first = _first_launch(kernel, roots, variances, chunks, builder, partials)
+    for d in dependent:
+        combined[d.total.name] = _combine(d, combined, chunks.size)
+    first = _first_launch(kernel, roots, dependent, chunks, builder, partials)
     rest = combine_and_use(kernel, axes, roots, ready, combined, builder)
     return SplitKernel(first, {}, rest, builder.spaces)
-
-
-@dataclass(frozen=True)
-class _Variance:
-    """`total` is the sum of x, `deviation` is x - mean, and `squares` the sum of its squares."""
-
-    total: Reduce
-    mean_name: str
-    deviation: Compute
-    squares: Reduce
 
 
 @dataclass(frozen=True)
@@ -131,37 +114,6 @@ class _Chunks:
         axis, parts = self.divided
         others = AffineExpr(tuple(t for t in index.terms if t[0] != axis), index.const)
         return others + parts * index.coefficient(axis)
-
-
-def _find_variances(kernel: Kernel, sums: list[Reduce]) -> list[_Variance]:
-    """Return the variances of values whose sums are among `sums`."""
-    values: dict[Arg, Stmt] = {s.name: s for s in kernel.body if not isinstance(s, Store)}
-    found = []
-    for r in kernel.body:
-        if not isinstance(r, Reduce) or r.op != "sum":
-            continue
-        match values[r.arg]:
-            case Compute(op="mul", args=(d, e)) if d == e and d in values:
-                deviation = values[d]
-            case _:
-                continue
-        match deviation:
-            case Compute(op="sub", args=(x, str(m))):
-                mean = values[m]
-            case _:
-                continue
-        count = product(kernel.extent(a) for a in r.over)
-        assert isinstance(count, int)
-        match mean:
-            case Compute(op="div", args=(str(t), Scalar(n))) if n == count:
-                total = values[t]
-            case Compute(op="mul", args=(str(t), Scalar(n))) if n == 1 / count:
-                total = values[t]
-            case _:
-                continue
-        if total in sums and isinstance(total, Reduce) and (total.op, total.arg) == ("sum", x):
-            found.append(_Variance(total, mean.name, deviation, r))
-    return found
 
 
 def _loaded_bytes(kernel: Kernel, tile: Tile) -> int:
@@ -218,38 +170,34 @@ def _factor(extent: int, wanted: int, most: int) -> int:
 def _first_launch(
     kernel: Kernel,
     roots: list[Stmt],
-    variances: list[_Variance],
+    dependent: list[DependentSum],
     chunks: _Chunks,
     builder: WorkspaceBuilder,
     partials: dict[str, Partial],
 ) -> Kernel:
-    """Return the launch that stores the sums and the squared deviations of all chunks."""
+    """Return the launch that stores the results of all chunks."""
+    by_name = {s.name: s for s in kernel.body if not isinstance(s, Store)}
     divide = StatementMap(index=chunks.divide)
     over = tuple(a.name for a in chunks.inside)
     body: list[Stmt] = []
     stores: list[Stmt] = []
 
-    def reduce_chunk(r: Reduce, arg: str) -> None:
+    def reduce_chunk(r: Reduce, operand: Definition) -> None:
         name, p = f"{r.name}_chunk", partials[r.name]
-        body.append(replace(r, name=name, arg=arg, over=over))
+        body.append(replace(r, name=name, arg=operand.name, over=over))
         stores.append(Store(p.buffer, p.index + chunks.index * p.step, name, r.dtype))
 
     for s in kernel.body:
         if s in roots and isinstance(s, Reduce):
-            reduce_chunk(s, s.arg)
+            reduce_chunk(s, by_name[s.arg])
         elif s in roots:
             stores.append(s.map(divide))
         elif not isinstance(s, Store):
             body.append(s.map(divide))
-    for v in variances:
-        mean, deviation, square = (f"{v.squares.name}_{k}" for k in ("mean", "deviation", "square"))
-        x, _ = v.deviation.args
-        body += [
-            _compute(v, mean, "div", f"{v.total.name}_chunk", Scalar(float(chunks.size))),
-            replace(v.deviation, name=deviation, args=(x, mean)),
-            _compute(v, square, "mul", deviation, deviation),
-        ]
-        reduce_chunk(v.squares, square)
+    for d in dependent:
+        statements = d.in_chunk(f"{d.first.name}_chunk", chunks.size)
+        body += statements
+        reduce_chunk(d.total, statements[-1])
     kept = tuple(a for a in kernel.axes if chunks.divided is None or a.name != chunks.divided[0])
     new_axes = tuple(a for a in (*chunks.outside, *chunks.inside) if a not in kept)
     buffers = (*kernel.buffers, *workspace_buffers("out", builder.partial_spaces))
@@ -257,32 +205,16 @@ def _first_launch(
     return extract_kernel(divided, stores, (*body, *stores), f"{kernel.name}_part")
 
 
-def _combine(v: _Variance, combined: Mapping[str, Sequence[Stmt]], size: int) -> list[Stmt]:
-    """Return the sum of squared deviations of all elements, from those of chunks of `size`.
+def _combine(d: DependentSum, combined: Mapping[str, list[Stmt]], size: int) -> list[Stmt]:
+    """Return the statements that combine a dependent sum of chunks.
 
-    `combined` has the loads of the partial results, and their sums.
+    `combined` has the loads of the results of chunks, and the reductions of these.
     """
-    chunk_sum, _ = combined[v.total.name]
-    chunk_squares, total = combined[v.squares.name]
-    assert isinstance(chunk_sum, Load) and isinstance(chunk_squares, Load)
-    assert isinstance(total, Reduce)
-    name, count = v.squares.name, Scalar(float(size))
-    mean, between, square, weighted, part = (
-        f"{name}_{k}" for k in ("mean", "between", "square", "weighted", "part")
-    )
-    return [
-        chunk_squares,
-        _compute(v, mean, "div", chunk_sum.name, count),
-        _compute(v, between, "sub", mean, v.mean_name),
-        _compute(v, square, "mul", between, between),
-        _compute(v, weighted, "mul", square, count),
-        _compute(v, part, "add", chunk_squares.name, weighted),
-        replace(total, arg=part),
-    ]
-
-
-def _compute(v: _Variance, name: str, op: str, *args: Arg) -> Compute:
-    return Compute(name, op, args, v.squares.dtype, v.squares.dtype)
+    first, _ = combined[d.first.name]
+    load, total = combined[d.total.name]
+    assert isinstance(first, Load) and isinstance(load, Load) and isinstance(total, Reduce)
+    statements = d.in_combination(first.name, load.name, size)
+    return [load, *statements, replace(total, arg=statements[-1].name)]
 
 
 def _size(axes: Sequence[Axis]) -> int:
