@@ -77,7 +77,7 @@ def test_unaligned_rows_take_more_instructions():
 
 
 def test_rows_in_several_passes_are_read_again_from_memory_if_l2_is_small():
-    text = rows(1 << 17, 512)
+    text = rows(1 << 17, 512).replace("sub v0 v1", "sub v1 v0")  # a softmax would take one pass
     small = next(gpu for gpu in GPUS if gpu.name == "A100")
     assert only_launch(text, small).nbytes > only_launch(text, DEFAULT_GPU).nbytes * 0.99
     assert only_launch(text).l2_us * DEFAULT_GPU.l2_rate > 3 * 512 * (1 << 17) * 2 / 1e3
