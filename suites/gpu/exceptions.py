@@ -56,12 +56,6 @@ EXCEPTIONS: tuple[KnownLaunch, ...] = (
         capability=A100,
     ),
     KnownLaunch("encoder_1/*/backward/2", COLUMN_SUMS, stack=8, local=8, occupancy=12),
-    KnownLaunch(
-        "resnet_training/f32/backward/8",
-        "the gradient of pooling reads nine windows, and sums columns besides",
-        stack=1248,
-        local=6132,
-    ),
     KnownLaunch("cross_entropy/bf16/inference/1", AT_THE_LIMIT, stack=8, local=16, capability=A100),
     KnownLaunch(
         "cross_entropy_backward/bf16/forward/1", AT_THE_LIMIT, stack=8, local=16, capability=A100
@@ -72,10 +66,6 @@ EXCEPTIONS: tuple[KnownLaunch, ...] = (
     KnownLaunch("rms_norm_16384/f32/backward/0", LONG_ROWS, stack=48, local=88, capability=A100),
     KnownLaunch("rms_norm_32768/f32/forward/0", LONG_ROWS, stack=88, local=176, capability=A100),
     KnownLaunch("encoder_1/bf16/backward/8", COLUMN_SUMS, occupancy=12, capability=A100),
-    KnownLaunch(
-        "batch_norm_channels_last/f32/forward/2", AT_THE_LIMIT, stack=8, local=20, capability=B200
-    ),
-    KnownLaunch("softmax_outer/f32/inference/0", AT_THE_LIMIT, stack=16, local=32, capability=B200),
     KnownLaunch("softmax_32768/f32/backward/0", LONG_ROWS, stack=192, local=396, capability=B200),
     KnownLaunch("rms_norm_32768/f32/forward/0", LONG_ROWS, stack=80, local=156, capability=B200),
     KnownLaunch("softmax_65536/bf16/backward/0", AT_THE_LIMIT, stack=8, local=4, capability=B200),
