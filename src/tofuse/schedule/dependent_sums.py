@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Union
 
-from tofuse.ir.dims import product
+from tofuse.ir.dims import Dim, product
 from tofuse.ir.graph import Scalar
 from tofuse.ir.kernel import Arg, Compute, Kernel, Reduce, Stmt, Store
 from tofuse.ir.types import DType
@@ -91,62 +91,40 @@ DependentSum = Union[Variance, ExponentialSum]  # noqa: UP007
 def find_dependent_sums(kernel: Kernel, ready: Sequence[Reduce]) -> list[DependentSum]:
     """Return the dependent sums whose first reduction is `ready`, over axes of constant extents."""
     values: dict[Arg, Stmt] = {s.name: s for s in kernel.body if not isinstance(s, Store)}
-    found: list[DependentSum] = []
-    for r in kernel.body:
-        if isinstance(r, Reduce) and r.op == "sum":
-            match values[r.arg]:
-                case Compute(op="mul", args=(d, e)) if d == e and d in values:
-                    found += _variance(values, r, values[d], kernel, ready)
-                case Compute(op="exp", args=(str(d),)) as exponential:
-                    found += _exponential_sum(values, r, values[d], exponential, ready)
-                case _:
-                    pass
-    return found
+    sums = [s for s in kernel.body if isinstance(s, Reduce) and s.op == "sum"]
+    found = [_dependent_sum(r, product(kernel.extent(a) for a in r.over), values) for r in sums]
+    return [d for d in found if d is not None and d.first in ready]
 
 
-def _variance(
-    values: Mapping[Arg, Stmt],
-    total: Reduce,
-    deviation: Stmt,
-    kernel: Kernel,
-    ready: Sequence[Reduce],
-) -> list[Variance]:
-    """Return the variance that a sum of squares is, if it is one."""
-    count = product(kernel.extent(a) for a in total.over)
-    assert isinstance(count, int)
-    match deviation:
-        case Compute(op="sub", args=(x, str(m))):
-            mean = values[m]
+def _dependent_sum(total: Reduce, count: Dim, values: Mapping[Arg, Stmt]) -> DependentSum | None:
+    """Return the dependent sum of `count` elements that `total` is, or None."""
+    match summed := values[total.arg]:
+        case Compute(op="mul", args=(str(name), other)) if name == other:
+            difference = values[name]
+        case Compute(op="exp", args=(str(name),)):
+            difference = values[name]
         case _:
-            return []
-    match mean:
+            return None
+    match difference:
+        case Compute(op="sub", args=(x, str(name))):
+            center = values[name]
+        case _:
+            return None
+    if summed.op == "exp":
+        if isinstance(center, Reduce) and (center.op, center.arg) == ("amax", x):
+            return ExponentialSum(center, difference, summed, total)
+        return None
+    assert isinstance(count, int)
+    match center:
         case Compute(op="div", args=(str(name), Scalar(n))) if n == count:
             first = values[name]
         case Compute(op="mul", args=(str(name), Scalar(n))) if n == 1 / count:
             first = values[name]
         case _:
-            return []
-    if first in ready and isinstance(first, Reduce) and (first.op, first.arg) == ("sum", x):
-        return [Variance(first, mean.name, deviation, total)]
-    return []
-
-
-def _exponential_sum(
-    values: Mapping[Arg, Stmt],
-    total: Reduce,
-    difference: Stmt,
-    exponential: Compute,
-    ready: Sequence[Reduce],
-) -> list[ExponentialSum]:
-    """Return the sum of exponentials about the maximum that a sum is, if it is one."""
-    match difference:
-        case Compute(op="sub", args=(x, str(m))):
-            first = values[m]
-        case _:
-            return []
-    if first in ready and isinstance(first, Reduce) and (first.op, first.arg) == ("amax", x):
-        return [ExponentialSum(first, difference, exponential, total)]
-    return []
+            return None
+    if isinstance(first, Reduce) and (first.op, first.arg) == ("sum", x):
+        return Variance(first, center.name, difference, total)
+    return None
 
 
 def _compute(total: Reduce, name: str, op: str, *args: Arg) -> Compute:

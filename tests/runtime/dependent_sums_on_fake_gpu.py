@@ -1,4 +1,4 @@
-"""Means and variances of many elements, in Triton's interpreter; see test_gpu_driver.py."""
+"""Dependent sums of many elements, in Triton's interpreter; see test_gpu_driver.py."""
 
 import pytest
 import torch
@@ -71,6 +71,27 @@ VARYING += [(variance_of_all, (64, 3, 40, 41)), (layer_norm, (0, 2, 300, 500))]
 def test_sizes_that_vary(compile_for, program, shape):
     x, *vectors = torch.randn(shape), torch.randn(shape[1]), torch.randn(shape[1])
     check(compile_for(FakeGpu(), program, dynamic=True)[0], program, [x, *vectors])
+
+
+def softmax(x, weight, bias):
+    return (F.softmax(x, -1) * weight, torch.logsumexp(x, -1) + bias.sum())
+
+
+def log_softmax_of_columns(x, weight, bias):
+    return (F.log_softmax(x, 0) * weight + bias,)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    ("program", "shape"),
+    [(softmax, (3, 70000)), (softmax, (1, 70001)), (log_softmax_of_columns, (70000, 3))],
+)
+def test_exponentials(compile_for, program, shape, dtype):
+    x = torch.randn(shape[::-1], generator=torch.Generator().manual_seed(3)).t() * 4
+    x[0, : shape[1] // 2] = -1e4
+    vectors = (torch.randn(shape[1]) for _ in range(2))
+    made = [t.to(dtype) for t in (x, *vectors)]
+    check(compile_for(FakeGpu(), program)[0], program, made)
 
 
 def check(compiled, program, made) -> None:
