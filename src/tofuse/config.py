@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -245,3 +245,16 @@ def _memory_budget(options: Mapping[str, Option]) -> float | None:
         "memory_budget must be a fraction from 0 (save only arguments) to 1 (the default), or an "
         f"integer number of bytes, not {value!r}"
     )
+
+
+def environment_variables(names: Collection[str] | None) -> dict[str, str | None]:
+    """Return the values of variables of the environment; of all variables for None."""
+    return {name: os.environ.get(name) for name in (os.environ if names is None else names)}
+
+
+# What programs read the environment with.
+ENVIRONMENT_OBJECTS: Mapping[str, object] = {
+    name: getattr(os, name)
+    for name in ("environ", "environb", "getenv", "getenvb")
+    if hasattr(os, name)
+}

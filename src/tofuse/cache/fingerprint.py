@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import hashlib
 import inspect
 import math
 import operator
@@ -23,6 +24,7 @@ import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 from torch.fx.immutable_collections import immutable_list
 
+from tofuse.capture.dynamo.dependencies import dependencies
 from tofuse.capture.fx.node_tensors import module_tensors
 from tofuse.config import PACKAGE
 from tofuse.errors import UnsupportedError
@@ -49,7 +51,8 @@ def fingerprint(gm: GraphModule, inputs: Sequence[object]) -> tuple[str, ...] | 
         tensors = [*held.values(), *inputs]
         held_texts = (_tensor_text(t) for t in held.values())
         lines = _node_lines(gm, list(held))
-        return (torch_state(), *_argument_aliases(tensors), *held_texts, *lines)
+        called = _called_code(python_calls(trusted_calls(gm)))
+        return (torch_state(), called, *_argument_aliases(tensors), *held_texts, *lines)
     except (_NotIdentifiable, UnsupportedError):
         return None
 
@@ -62,6 +65,22 @@ def trusted_calls(gm: GraphModule) -> tuple[str, ...]:
         if node.op in ("call_function", "call_method") and not isinstance(node.target, OpOverload)
     }
     return tuple(sorted(calls))
+
+
+def python_calls(calls: Sequence[str]) -> list[FunctionType]:
+    """Return the Python functions among the calls of `trusted_calls`."""
+    names = [call.partition(" ")[2] for call in calls if call.startswith("call_function")]
+    found = [getattr(sys.modules[n.rpartition(".")[0]], n.rpartition(".")[2]) for n in names]
+    return [f for f in found if isinstance(f, FunctionType)]
+
+
+def _called_code(functions: Sequence[FunctionType]) -> str:
+    """Return a digest of what tracing runs: the methods of tensors, and these functions.
+
+    Programs may replace them.
+    """
+    found = dependencies([torch.Tensor], (), functions).digests
+    return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()
 
 
 def is_unchanged(state: str, calls: Sequence[str]) -> bool:

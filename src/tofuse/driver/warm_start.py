@@ -8,6 +8,7 @@ from typing import ParamSpec, TypeVar
 
 from torch.compiler import is_dynamo_compiling
 
+from tofuse.cache.fingerprint import python_calls
 from tofuse.cache.guarded_codes import StoredCode, StoredProgram, load_codes, store_code
 from tofuse.capture.dynamo.guarded_code import BoundCode, guarded_code
 from tofuse.driver.background import BackgroundCompiler
@@ -112,7 +113,8 @@ class WarmStart:
     def _keep(self, function: FunctionType, bytecode: CodeType, program: StoredProgram) -> str:
         record = self.context.record
         try:
-            code = guarded_code(function, bytecode, record.guards or (), record.traced)
+            calls = python_calls(program.calls)
+            code = guarded_code(function, bytecode, record.guards or (), record.traced, calls)
             if not store_code(function, (code, program), self.context.config):
                 return "the cache on disk cannot be written"
         except Exception as error:  # the call itself has succeeded

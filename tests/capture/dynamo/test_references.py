@@ -2,8 +2,6 @@
 
 import collections
 import enum
-import importlib.util
-import os
 import types
 
 import pytest
@@ -12,11 +10,12 @@ from torch import nn
 
 from tofuse.capture.dynamo.references import (
     code_digest,
+    code_place,
     is_constant,
-    process_start,
+    is_own_class,
+    is_released,
     reference_to,
     same_constant,
-    source_files,
 )
 from tofuse.errors import UnsupportedError
 
@@ -81,26 +80,22 @@ def test_digests_of_code_tell_what_it_does():
     assert len(digests) == 3 and code_digest(same[0]) not in digests
 
 
-def test_source_written_since_the_process_began_is_not_trusted(tmp_path):
-    path = tmp_path / "late.py"
-    path.write_text("def f(x):\n    return x\n")
-    spec = importlib.util.spec_from_file_location("late", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    with pytest.raises(UnsupportedError, match="was written after"):
-        source_files([module.f.__code__], [])
-    early = process_start() - 10
-    os.utime(path, (early, early))
-    assert list(source_files([module.f.__code__], [])) == [str(path)]
+def test_digests_of_code_see_the_order_and_the_sign_of_constants():
+    def digest(text):
+        return code_digest(compile(text, "<a file>", "exec"))
+
+    assert digest("x in {'a', 'b', 'c'}") == digest("x in {'c', 'b', 'a'}")
+    assert digest("x = (1, 2.0)") != digest("x = (1, -2.0)") != digest("x = (-0.0, 0.0)")
+    assert digest("x = (-0.0, 1)") != digest("x = (0.0, 1)")
 
 
-def test_code_without_a_file_is_not_trusted():
-    scope: dict = {}
-    exec("def f(x): return x", scope)
-    with pytest.raises(UnsupportedError, match="no file"):
-        source_files([scope["f"].__code__], [])
+def test_equal_code_of_two_files_has_two_places():
+    first, second = (compile("x + 1", name, "eval") for name in ("a.py", "b.py"))
+    assert code_place(first) != code_place(second)
+    assert code_place(first) == code_place(compile("x + 1", "a.py", "eval"))
 
 
-def test_files_of_torch_are_left_out():
-    assert source_files([nn.Linear.forward.__code__], [reference_to(nn.Linear)]) == {}
+def test_files_of_python_and_torch_are_released():
+    assert is_released(collections.__file__) and is_released(torch.__file__)
+    assert is_released("<frozen os>") and is_own_class(nn.Linear) and is_own_class(dict)
+    assert not is_released(__file__) and not is_own_class(Color)

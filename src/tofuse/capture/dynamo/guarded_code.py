@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import itertools
+import logging
 import marshal
 import pickle
 import re
@@ -16,6 +17,7 @@ import torch
 from torch.fx import Graph, GraphModule
 from torch.utils.hooks import RemovableHandle
 
+from tofuse.capture.dynamo.dependencies import Dependencies, dependencies
 from tofuse.capture.dynamo.legality import modes_active
 from tofuse.capture.dynamo.portable_guards import (
     CodeMatch,
@@ -26,9 +28,7 @@ from tofuse.capture.dynamo.portable_guards import (
 from tofuse.capture.dynamo.references import (
     Reference,
     code_place,
-    digest_file,
     reference_to,
-    source_files,
 )
 from tofuse.errors import UnsupportedError
 from tofuse.torch_internals.dispatch import TensorGuards, has_saved_tensor_hooks
@@ -39,6 +39,8 @@ PROGRAM = re.compile(r"__compiled_fn_.*")  # Dynamo's names for the program,
 ALIAS = re.compile(r"__import_.*|__builtins_dict__.*|\w*_\d+_c\d+")  # an object that is there,
 ADDED = re.compile(r"__.*(?<!__)")  # and for others, such as what follows a graph break
 NUMBERS = itertools.count()  # of functions that run bytecode
+MAX_CHANGES = 8  # that are logged
+log = logging.getLogger(__name__)
 Check = Callable[..., tuple[torch.Tensor, ...] | None]
 
 
@@ -47,8 +49,8 @@ class GuardedCode:
     """What Dynamo makes of one function, as data.
 
     `bytecode` and `guards` (compiled) are marshalled code. `globals` are the names that the
-    bytecode reads beside the function's own: references, or None for the compiled program. `files`
-    are the digests of the source that was traced, and `state` is torch's.
+    bytecode reads beside the function's own: references, or None for the compiled program. `state`
+    is torch's.
     """
 
     bytecode: bytes
@@ -56,7 +58,7 @@ class GuardedCode:
     objects: tuple[object, ...]
     tensors: tuple[TensorMeta, ...]
     globals: Mapping[str, Reference | None]
-    files: Mapping[str, str]
+    dependencies: Dependencies
     state: str
 
     @property
@@ -75,14 +77,16 @@ class GuardedCode:
         if state_text(state) != self.state or is_watched():
             return None
         try:
-            if any(digest_file(name) != digest for name, digest in self.files.items()):
-                return None
             extra = {k: None if v is None else v.resolve() for k, v in self.globals.items()}
-            check, has_hooks = self._bind_guards(function, args, kwargs)
+            check, has_hooks, functions = self._bind_guards(function, args, kwargs)
             tensors = check(*args, **kwargs)
             if tensors is None or has_hooks(*args, **kwargs):
                 return None
             if tuple(map(tensor_meta, tensors)) != self.tensors:
+                return None
+            roots = (function, *functions(*args, **kwargs), *_classes(self.objects, self.tensors))
+            if changes := self.dependencies.changes(roots):
+                log.debug("a capture on disk is stale: %s", ", ".join(changes[:MAX_CHANGES]))
                 return None
         except Exception:  # objects that the guards read are others, or are not there
             return None
@@ -95,8 +99,10 @@ class GuardedCode:
 
     def _bind_guards(
         self, function: FunctionType, args: Sequence[object], kwargs: Mapping[str, object]
-    ) -> tuple[Check, Callable[..., bool]]:
-        """Return the functions `check` and `has_hooks` of the guards; see `PortableGuards`.
+    ) -> tuple[Check, Callable[..., bool], Callable[..., Sequence[FunctionType]]]:
+        """Return the functions `check`, `has_hooks` and `functions` of the guards.
+
+        See `PortableGuards`.
 
         Raises LookupError if code does something else than the code that was traced.
         """
@@ -104,15 +110,15 @@ class GuardedCode:
         exec(marshal.loads(self.guards), scope)
         context = function.__closure__ or (), function.__globals__
         objects = [x.resolve() if isinstance(x, Reference) else x for x in self.objects]
-        *_, codes = _with_defaults(scope["bind"](*context, objects), function)
+        _, _, codes, _ = _with_defaults(scope["bind"](*context, objects), function)
         places = [k for k, x in enumerate(objects) if isinstance(x, CodeMatch)]
         for k, code in zip(places, codes(*args, **kwargs), strict=True):
             match = objects[k]
             if not isinstance(match, CodeMatch) or code_place(code) != match.place:
                 raise LookupError("other code than was traced")
             objects[k] = code
-        check, has_hooks, _ = _with_defaults(scope["bind"](*context, objects), function)
-        return check, has_hooks
+        check, has_hooks, _, functions = _with_defaults(scope["bind"](*context, objects), function)
+        return check, has_hooks, functions
 
 
 @dataclass(eq=False)
@@ -174,8 +180,11 @@ def guarded_code(
     bytecode: CodeType,
     guards: Sequence[GuardFilterEntry],
     traced: Sequence[CodeType],
+    calls: Sequence[FunctionType] = (),
 ) -> GuardedCode:
     """Return the bytecode that Dynamo has just made of a function, with its guards, as data.
+
+    `calls` are the Python functions that its program calls.
 
     Raises UnsupportedError if it holds in this process only: after a graph break, or if objects are
     compared that no name leads to.
@@ -190,8 +199,7 @@ def guarded_code(
     if list(extra.values()).count(None) != 1:
         raise UnsupportedError("the function runs several programs, or none")
     portable = portable_guards(guards, function.__code__, aliases)
-    references = [x for x in (*portable.objects, *extra.values()) if isinstance(x, Reference)]
-    references += [meta.type for meta in portable.tensors]
+    roots = (function, *portable.functions, *_classes(portable.objects, portable.tensors))
     try:
         marshalled = marshal.dumps(bytecode)
     except ValueError as error:
@@ -202,9 +210,16 @@ def guarded_code(
         portable.objects,
         portable.tensors,
         extra,
-        source_files([function.__code__, *traced], references),
+        dependencies(roots, traced, calls),
         state_text(GlobalStateGuard()),
     )
+
+
+def _classes(objects: Sequence[object], tensors: Sequence[TensorMeta]) -> Iterator[type]:
+    """Yield the classes that guards compare."""
+    for reference in (*objects, *(meta.type for meta in tensors)):
+        if isinstance(reference, Reference) and isinstance(cls := reference.resolve(), type):
+            yield cls
 
 
 def _signature(function: FunctionType) -> tuple[object, ...]:

@@ -57,16 +57,17 @@ class CodeMatch:
 class PortableGuards:
     """The source of a function that checks a call, and the objects that it compares.
 
-    The source defines `bind(cells, module_globals, objects)`, which returns three functions with
+    The source defines `bind(cells, module_globals, objects)`, which returns four functions with
     the parameters of the compiled one. `check` returns the guarded tensors, or None if the call is
     of another kind; `has_hooks` returns whether a module has got a hook that was not there; `codes`
-    returns the code objects to which the `CodeMatch`es among the objects lead. They raise an error
-    for calls whose objects have other parts.
+    returns the code objects to which the `CodeMatch`es among the objects lead, and `functions` the
+    guarded Python functions. They raise an error for calls whose objects have other parts.
     """
 
     source: str
     objects: tuple[object, ...]  # references, code matches and constants
     tensors: tuple[TensorMeta, ...]
+    functions: tuple[FunctionType, ...]
 
 
 def tensor_meta(tensor: object) -> TensorMeta:
@@ -96,8 +97,8 @@ def portable_guards(
 
     `aliases` are the global names that Dynamo has added, by name.
     """
-    checks, hooks, codes = (_Writer(code, aliases) for _ in range(3))
-    for writer in (hooks, codes):
+    checks, hooks, codes, functions = (_Writer(code, aliases) for _ in range(4))
+    for writer in (hooks, codes, functions):
         writer.objects, writer.names = checks.objects, checks.names
     for guard in guards:
         if guard.guard_type == NO_HOOKS_GUARD:
@@ -112,15 +113,19 @@ def portable_guards(
     hooks.line("return False")
     matches = [x for x in checks.objects if isinstance(x, CodeMatch)]
     codes.line(f"return ({''.join(f'{codes.value(x.expression)}, ' for x in matches)})")
+    guarded = checks.functions.values()
+    functions.line(f"return ({''.join(f'{functions.value(x)}, ' for x, _ in guarded)})")
     parameters = _parameters(code)
     names = "".join(f"{name}, " for name in checks.names.values())
     lines = ["def bind(cells, module_globals, objects):"]
     lines += [f"    ({names}) = objects"] if names else []
-    for name, writer in (("check", checks), ("has_hooks", hooks), ("codes", codes)):
+    writers = {"check": checks, "has_hooks": hooks, "codes": codes, "functions": functions}
+    for name, writer in writers.items():
         lines += [f"    def {name}({parameters}):", *(f"        {x}" for x in writer.lines)]
-    lines.append("    return check, has_hooks, codes")
+    lines.append(f"    return {', '.join(writers)}")
     metas = tuple(map(tensor_meta, checks.tensors.values()))
-    return PortableGuards("\n".join(lines), tuple(checks.objects), metas)
+    found = tuple(function for _, function in guarded)
+    return PortableGuards("\n".join(lines), tuple(checks.objects), metas, found)
 
 
 def _parameter_names(code: CodeType) -> Sequence[str]:
@@ -151,7 +156,8 @@ VARARGS, VARKEYWORDS = 0x04, 0x08  # of a code object's flags; see `inspect`
 class _Writer:
     """Writes the body of a function: one line for each new part of an expression.
 
-    `objects` are compared, under the names in `names`; `tensors` are returned.
+    `objects` are compared, under the names in `names`; `tensors` are returned. `functions` are the
+    guarded functions, each with an expression that leads to it.
     """
 
     def __init__(self, code: CodeType, aliases: Mapping[str, object]) -> None:
@@ -162,6 +168,7 @@ class _Writer:
         self.objects: list[object] = []
         self.names: dict[str, str] = {}
         self.tensors: dict[str, torch.Tensor] = {}
+        self.functions: dict[int, tuple[str, FunctionType]] = {}  # by id
         if any(map(RESERVED.fullmatch, self.locals)):
             raise UnsupportedError("a parameter has the name of a built-in function, or of ours")
 
@@ -282,6 +289,8 @@ def _match_no_attribute(writer: _Writer, guard: GuardFilterEntry) -> None:
 def _match_value(writer: _Writer, guard: GuardFilterEntry) -> None:
     """Require a constant of the same type and value, or the same object."""
     expression, value = guard_expression(guard), guard.value
+    if isinstance(value, FunctionType):
+        writer.functions.setdefault(id(value), (expression, value))
     if isinstance(value, CodeType):
         match = writer.compared(CodeMatch(expression, code_place(value)))
         writer.require(f"{writer.value(expression)} is {match}")

@@ -6,15 +6,13 @@ import builtins
 import enum
 import functools
 import hashlib
-import os
 import sys
 import sysconfig
-import time
 import types
+import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from pathlib import Path
 from types import CodeType, ModuleType
 
 import torch
@@ -121,7 +119,26 @@ def code_place(code: CodeType) -> str:
 
     Equal code in two files may read other global variables.
     """
-    return f"{code.co_filename}:{code.co_firstlineno} {code_digest(code)}"
+    key = id(code)
+    known = _places.get(key)
+    if known is not None and known[0]() is code:
+        return known[1]
+    place = f"{code_line(code)} {code_digest(code)}"
+
+    def forget(_: object) -> None:
+        _places.pop(key, None)
+
+    _places[key] = weakref.ref(code, forget), place
+    return place
+
+
+STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+_places: dict[int, tuple[weakref.ref[CodeType], str]] = {}  # equal code is in several places
+
+
+def code_line(code: CodeType) -> str:
+    """Return the file and the first line of a code object."""
+    return f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def code_digest(code: CodeType) -> str:
@@ -135,82 +152,37 @@ def code_digest(code: CodeType) -> str:
 def _code_parts(code: CodeType) -> Iterable[str]:
     yield repr((code.co_code, code.co_flags, code.co_argcount, code.co_kwonlyargcount))
     yield repr((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars))
+    yield repr(getattr(code, "co_exceptiontable", b""))
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _code_parts(constant)
         else:
-            is_set = isinstance(constant, frozenset)  # whose order differs between processes
-            yield f"{type(constant)} {sorted(map(repr, constant)) if is_set else constant!r}"
+            yield _constant_text(constant)
 
 
-def source_files(codes: Iterable[CodeType], references: Iterable[Reference]) -> dict[str, str]:
-    """Return the digest of each file that defines traced code or a referenced object.
-
-    Files of Python, torch and tofuse are left out, because their release is known. Raises
-    UnsupportedError for code without a file, but for the methods that dataclasses generate, which
-    follow from their class.
-    """
-    names: dict[str, None] = {}
-    for code in codes:
-        if code.co_filename.startswith("<frozen "):  # of Python
-            continue
-        if code.co_filename.startswith("<"):
-            if not str(getattr(code, "co_qualname", code.co_name)).startswith(DATACLASS):
-                raise UnsupportedError(f"{code.co_name} comes from no file")
-            continue
-        names[code.co_filename] = None
-    for module in _modules(references):
-        file = getattr(sys.modules.get(module), "__file__", None)
-        if file is not None:
-            names[file] = None
-    return {name: digest_file(name) for name in names if not _is_released(name)}
+def _constant_text(constant: object) -> str:
+    if isinstance(constant, (tuple, frozenset)):
+        texts = map(_constant_text, constant)  # the order of a set differs between processes
+        return f"{type(constant)} {sorted(texts) if isinstance(constant, frozenset) else [*texts]}"
+    return f"{type(constant)} {constant!r}"
 
 
-def _is_released(file: str) -> bool:
-    """Return whether a file belongs to Python, torch or tofuse."""
+@functools.cache
+def is_released(file: str) -> bool:
+    """Return whether a file belongs to Python, torch or tofuse, whose releases are known."""
+    if file.startswith("<frozen "):
+        return True
     is_installed = "site-packages" in file or "dist-packages" in file
-    of_python = file.startswith(sysconfig.get_path("stdlib")) and not is_installed
+    of_python = file.startswith(STANDARD_LIBRARY) and not is_installed
     return of_python or is_library_file(file)
 
 
-def _modules(references: Iterable[Reference]) -> Iterable[str]:
-    """Yield the modules of referenced objects, and of the bases of referenced classes."""
-    for reference in references:
-        yield reference.module
-        value = reference.resolve()
-        if isinstance(value, type):
-            yield from (base.__module__ for base in value.__mro__)
-
-
 @functools.cache
-def digest_file(name: str) -> str:
-    """Return the digest of a file's content.
-
-    Raises UnsupportedError if it cannot be read, or was written after this process has started: it
-    may not be the code that runs.
-    """
-    try:
-        if Path(name).stat().st_mtime >= process_start():
-            raise UnsupportedError(f"{name} was written after this process has started")
-        return hashlib.sha256(Path(name).read_bytes()).hexdigest()
-    except OSError as error:
-        raise UnsupportedError(f"{name} cannot be read") from error
+def _is_released_module(name: str) -> bool:
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return name in sys.modules and (file is None or is_released(file)) and name != "__main__"
 
 
-@functools.cache
-def process_start() -> float:
-    """Return when this process has started, in seconds of `time.time`; on Linux alone.
-
-    Elsewhere it is when this module was imported.
-    """
-    try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
-        return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK") + ROUNDING
-    except (OSError, ValueError, IndexError):
-        return IMPORTED
-
-
-IMPORTED = time.time()
-ROUNDING = 0.05  # seconds: of the start; Python reads a file later
-DATACLASS = "__create_fn__.<locals>."  # of the code that `dataclasses` generates, from Python 3.11
+def is_own_class(cls: type) -> bool:
+    """Return whether a class belongs to Python, torch or tofuse."""
+    return _is_released_module(cls.__module__)

@@ -1,0 +1,39 @@
+"""What Python and Dynamo read of classes and functions without a name in the code."""
+
+from __future__ import annotations
+
+from _abc import _get_dump  # type: ignore[import-not-found]  # of CPython
+from abc import ABCMeta
+from collections.abc import Iterator
+from types import FunctionType
+
+
+def is_special(name: str) -> bool:
+    """Return whether Python, or Dynamo by itself, reads an attribute of this name."""
+    return name.startswith("__") and name.endswith("__") and name not in UNREAD
+
+
+def registered_classes(cls: type) -> Iterator[type]:
+    """Yield the classes that were registered as subclasses of an abstract class."""
+    if isinstance(cls, ABCMeta):
+        registry, *_ = _get_dump(cls)
+        yield from (found for reference in registry if (found := reference()) is not None)
+
+
+def is_constant_function(function: FunctionType) -> bool:
+    """Return whether Dynamo calls a function while it traces, as `assume_constant_result` says."""
+    return bool(function.__dict__.get("_dynamo_marked_constant", False))
+
+
+# Attributes of classes that say nothing of what code does.
+UNREAD = frozenset(
+    (
+        *("__doc__", "__module__", "__qualname__", "__dict__", "__weakref__", "__annotations__"),
+        *("__orig_bases__", "__parameters__", "__abstractmethods__", "__firstlineno__"),
+        *("__static_attributes__", "__type_params__", "__annotate__"),
+        *("__annotate_func__", "__annotations_cache__", "__classdictcell__"),
+    )
+)
+# Special methods whose exceptions Python catches, as `hasattr` and `for` do.
+RAISING = ("__getattr__", "__getattribute__", "__getitem__", "__missing__", "__next__", "__get__")
+STRUCTURE = frozenset(("_fields", "_field_defaults", "_member_map_"))  # of named tuples, enums

@@ -1,0 +1,108 @@
+"""What a capture depends on beside its guards, so that another process can compare it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+
+from tofuse.capture.dynamo.code_names import code_names
+from tofuse.capture.dynamo.graph_breaks import WRAPPER_FILE
+from tofuse.capture.dynamo.lookups import DYNAMO, Scope, Survey, survey
+from tofuse.capture.dynamo.references import (
+    Reference,
+    code_line,
+    code_place,
+    is_released,
+    reference_to,
+)
+from tofuse.errors import UnsupportedError
+
+MAX_SURVEYS = 16  # until no more names are found
+
+
+@dataclass(frozen=True)
+class Dependencies:
+    """What tracing looked up, as digests; see `Survey`.
+
+    `functions` are functions of torch that the program calls or that were traced, and that no name
+    in the code leads to.
+    """
+
+    functions: tuple[Reference, ...]
+    scope: Scope
+    digests: Mapping[str, str]
+
+    def changes(self, roots: Sequence[object]) -> list[str]:
+        """Return what leads to something else in this process; see `survey` for the roots.
+
+        Raises LookupError, AttributeError or UnsupportedError if a lookup fails here.
+        """
+        functions = [reference.resolve() for reference in self.functions]
+        found = survey([*roots, *functions], self.scope).digests
+        holders = dict.fromkeys((*self.digests, *found))
+        return [x for x in holders if self.digests.get(x) != found.get(x)]
+
+
+def dependencies(
+    roots: Sequence[object], traced: Sequence[CodeType], called: Iterable[FunctionType]
+) -> Dependencies:
+    """Return what the code of a capture depends on.
+
+    `roots` are the functions and classes that guards lead to, `traced` the code that Dynamo has
+    traced, `called` the Python functions that the program calls. Raises UnsupportedError if no name
+    leads to code that was traced.
+    """
+    codes = list({id(code): code for code in (*traced, *(f.__code__ for f in called))}.values())
+    functions = {f: reference_to(f) for f in called}
+    begin = _scope_of(codes)
+    found = _survey_all([*roots, *functions], begin)
+    missing = [c for c in codes if code_place(c) not in found.reached and not _is_of_dynamo(c)]
+    if missing:
+        functions.update((f, reference_to(f)) for f in map(_released_function, missing))
+        found = _survey_all([*roots, *functions], begin)
+    return Dependencies(tuple(functions.values()), found.scope, found.digests)
+
+
+def _scope_of(codes: Iterable[CodeType]) -> Scope:
+    """Return the scope of the names in traced code."""
+    read = {code_place(code): code_names(code) for code in codes}
+    names = frozenset[str]().union(*(x.names | x.texts for x in read.values()))
+    computed = any(x.computes_names for x in read.values())
+    return Scope(frozenset(read), names, computed, frozenset())
+
+
+def _survey_all(roots: Sequence[object], scope: Scope) -> Survey:
+    """Return the survey of all names in the code that it finds."""
+    for _ in range(MAX_SURVEYS):
+        found = survey(roots, scope)
+        if found.scope == scope:
+            return found
+        scope = found.scope
+    raise UnsupportedError("the program looks up too many names to compare them")
+
+
+def _is_of_dynamo(code: CodeType) -> bool:
+    """Return whether code stands for a built-in function, or is our wrapper of a function."""
+    return code.co_filename.startswith(DYNAMO) or code.co_filename == WRAPPER_FILE
+
+
+def _released_function(code: CodeType) -> FunctionType:
+    """Return the function of Python or torch that code belongs to, by the code's name."""
+    name = str(getattr(code, "co_qualname", code.co_name))
+    if is_released(code.co_filename):
+        for module in _modules_of(code.co_filename):
+            found: object = module
+            for part in name.split("."):
+                found = getattr(found, part, None)
+            if isinstance(found, FunctionType) and found.__code__ is code:
+                return found
+    raise UnsupportedError(f"no name leads to the code of {name} ({code_line(code)})")
+
+
+def _modules_of(file: str) -> Iterator[object]:
+    frozen = file.removeprefix("<frozen ").removesuffix(">")
+    for name, module in list(sys.modules.items()):
+        if getattr(module, "__file__", None) == file or name == frozen:
+            yield module

@@ -1,0 +1,399 @@
+"""What the names in traced code lead to in this process: functions, classes, modules, values.
+
+Dynamo's guards compare arguments, global variables and attributes of objects. They do not compare
+what one process takes for granted: methods of classes, special methods that Python calls, functions
+of torch, variables of the environment. `survey` follows names from the traced function as Python
+does, and describes what it finds.
+"""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import functools
+import hashlib
+import inspect
+import os
+import sys
+import types
+from abc import ABCMeta
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
+
+import torch
+
+from tofuse.capture.dynamo.class_structure import (
+    RAISING,
+    STRUCTURE,
+    is_constant_function,
+    is_special,
+    registered_classes,
+)
+from tofuse.capture.dynamo.code_names import (
+    calls_without_arguments,
+    code_names,
+    nested_codes,
+)
+from tofuse.capture.dynamo.environment_reads import EnvironmentReads, is_environment
+from tofuse.capture.dynamo.graph_breaks import WRAPPER_FILE
+from tofuse.capture.dynamo.references import (
+    LITERALS,
+    TORCH_VALUES,
+    code_line,
+    code_place,
+    is_own_class,
+    is_released,
+)
+from tofuse.errors import UnsupportedError
+
+MAX_VALUES = 50_000  # descriptions of one survey
+IMMUTABLE = 1 << 8  # the flag of a type whose attributes cannot be assigned
+DYNAMO = f"{Path(torch.__file__).parent}/_dynamo/"
+Namespace = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Which lookups are described.
+
+    `traced` are the places of the code that Dynamo has traced (see `code_place`). `names` are the
+    attributes that code names; it reads others, too, if it `computes_names`. Functions of a name in
+    `caught` are followed even if they were not traced: Dynamo does not tell of code that raised an
+    exception which the traced code caught.
+    """
+
+    traced: frozenset[str]
+    names: frozenset[str]
+    computes_names: bool
+    caught: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A digest of what names lead to, for each class, module and environment that has them.
+
+    `scope` has the names in the code that was found, `reached` the places of this code.
+    """
+
+    scope: Scope
+    digests: Mapping[str, str]
+    reached: frozenset[str]
+
+
+def survey(roots: Sequence[object], scope: Scope) -> Survey:
+    """Describe what code looks up, beginning with functions and classes.
+
+    Attributes of the scope's names and special methods of classes are described. Raises
+    UnsupportedError if a lookup has no description.
+    """
+    surveyor = _Surveyor(scope)
+    texts = [surveyor.describe(root) for root in roots]
+    surveyor.found["roots"] = {str(k): text for k, text in enumerate(texts)}
+    surveyor.follow()
+    surveyor.describe_abstract_classes()
+    surveyor.found["environment"] = surveyor.environment.texts()
+    digests = {holder: _digest(found) for holder, found in surveyor.found.items()}
+    return Survey(surveyor.scope_of_code(), digests, frozenset(surveyor.reached))
+
+
+def _digest(texts: Mapping[str, str]) -> str:
+    content = "\0".join(f"{name}\0{text}" for name, text in sorted(texts.items()))
+    return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()[:24]
+
+
+class _Surveyor:
+    """Describes values as text, and follows the functions, classes and modules among them.
+
+    `found` has a description of each name, by the class, module or global scope that has it.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.traced_lines = frozenset(place.rpartition(" ")[0] for place in scope.traced)
+        self.found: dict[str, dict[str, str]] = {}
+        self.reached: set[str] = set()
+        self.labels: dict[int, str] = {}  # of classes, modules and scopes, by id
+        self.taken: dict[str, int] = {}  # how many have the same label
+        self.alive: list[object] = []  # so that no id is used again
+        self.classes: dict[str, type] = {}  # by label
+        self.active: set[int] = set()  # values that are being described
+        self.count = 0
+        self.waiting: deque[Callable[[], None]] = deque()
+        self.followed: set[int] = set()  # functions, by id
+        self.is_caught = False  # whether the functions that are described may raise unseen,
+        self.is_read = True  # and whether code names them
+        self.read: set[str] = set()
+        self.caught: set[str] = set()
+        self.computes_names = False
+        self.environment = EnvironmentReads()
+
+    def scope_of_code(self) -> Scope:
+        """Return the scope with the names in the code that was found."""
+        names, caught = frozenset(self.read), frozenset(self.caught)
+        return Scope(self.scope.traced, names, self.computes_names, caught)
+
+    def follow(self) -> None:
+        """Describe what the functions, classes and modules that were found lead to, in turn."""
+        while self.waiting:
+            self.waiting.popleft()()
+
+    def describe(self, value: object, *, deep: bool = False) -> str:
+        """Return a text that is the same in another process if the value is.
+
+        Values that no guard of Dynamo covers are described `deep`: with all of their parts.
+        """
+        self.count += 1
+        if self.count > MAX_VALUES:
+            raise UnsupportedError("the program looks up too much to compare it")
+        kind = type(value)
+        if kind in LITERALS or kind in TORCH_VALUES:
+            return f"{kind.__name__} {value!r}"
+        if id(value) in self.active:
+            return "a part of itself"
+        self.active.add(id(value))
+        try:
+            return self._describe(value, deep)
+        finally:
+            self.active.discard(id(value))
+
+    def _describe(self, value: object, deep: bool) -> str:
+        match value:
+            case ModuleType():
+                return self._module(value)
+            case type():
+                return self._class(value)
+            case FunctionType():
+                return self._function(value)
+            case MethodType():
+                return f"method {self.describe(value.__func__)} {self._class(type(value.__self__))}"
+            case staticmethod() | classmethod():
+                return f"{type(value).__name__} {self.describe(value.__func__, deep=deep)}"
+            case property():
+                return f"property {self._sequence((value.fget, value.fset, value.fdel), deep)}"
+            case functools.partial():
+                parts = (value.func, value.args, value.keywords)
+                return f"partial {self._sequence(parts, deep)}"
+            case enum.Enum():
+                label, inner = self._class(type(value)), self.describe(value.value, deep=True)
+                return f"{label} {value.name} {inner}"
+            case torch.Tensor():
+                return self._class(type(value))
+        if isinstance(value, BUILTIN):
+            return self._builtin(value)
+        if is_environment(value):
+            self.environment.keys = None
+        return self._object(value, deep)
+
+    def _builtin(self, value: object) -> str:
+        owner = getattr(value, "__self__", None)
+        names = [getattr(value, word, None) for word in ("__module__", "__qualname__")]
+        text = f"{type(value).__name__} {names[0]} {names[1]}"
+        if owner is None or isinstance(owner, ModuleType):
+            return text
+        return f"{text} {self._class(owner if isinstance(owner, type) else type(owner))}"
+
+    def _object(self, value: object, deep: bool) -> str:
+        """Describe an instance of a class: the class and, if `deep`, its parts."""
+        text, attributes = self._class(type(value)), getattr(value, "__dict__", {})
+        inner = [attributes[word] for word in WRAPPED if word in attributes]
+        if inner and is_own_class(type(value)):
+            text = f"{text} of {self._sequence(inner, deep)}"
+        if not deep:
+            return text
+        if isinstance(value, (list, tuple)):
+            text = f"{text} {self._sequence(value, deep)}"
+        elif isinstance(value, (set, frozenset)):
+            text = f"{text} {sorted(self.describe(x, deep=deep) for x in value)}"
+        elif isinstance(value, (dict, types.MappingProxyType)):
+            items = [x for item in value.items() for x in item]
+            text = f"{text} {self._sequence(items, deep)}"
+        if is_own_class(type(value)) or isinstance(value, torch.nn.Module):
+            return text
+        known = sorted(k for k in attributes if self._is_read(k))
+        return f"{text} {[(k, self.describe(attributes[k], deep=deep)) for k in known]}"
+
+    def _sequence(self, values: Iterable[object], deep: bool) -> str:
+        return f"({', '.join([self.describe(x, deep=deep) for x in values])})"
+
+    def _is_read(self, name: str) -> bool:
+        is_of_dynamo = name.startswith("___")
+        return (self.scope.computes_names and not is_of_dynamo) or name in self.scope.names
+
+    def _named(self, name: str, value: object, *, deep: bool = False) -> str:
+        """Describe the value of a name."""
+        before = self.is_caught, self.is_read
+        self.is_caught = name in self.scope.caught or name in RAISING
+        self.is_read = name in self.scope.names or is_special(name)
+        try:
+            return self.describe(value, deep=deep)
+        finally:
+            self.is_caught, self.is_read = before
+
+    def _label(self, value: object, name: str) -> tuple[str, bool]:
+        """Return the text that stands for an object, and whether it is new."""
+        label = self.labels.get(id(value))
+        if label is not None:
+            return label, False
+        number = self.taken[name] = self.taken.get(name, 0) + 1
+        label = self.labels[id(value)] = name if number == 1 else f"{name} {number}"
+        self.alive.append(value)
+        return label, True
+
+    def _module(self, module: ModuleType) -> str:
+        label, is_new = self._label(module, f"module {module.__name__}")
+        if is_new:
+            self.waiting.append(lambda: self._describe_module(label, module))
+        return label
+
+    def _describe_module(self, label: str, module: ModuleType) -> None:
+        """Describe the attributes of a module that the code names."""
+        texts = self.found.setdefault(label, {"": str(getattr(module, "__file__", None))})
+        attributes = vars(module)
+        # Dynamo guards on what computed names lead to, and a `__getattr__`: modules have sources
+        for name in sorted(self.scope.names & attributes.keys()):
+            if module is not os or not is_environment(attributes[name]):  # see `note_reads`
+                texts[name] = self._named(name, attributes[name])
+
+    def _class(self, cls: type) -> str:
+        label, is_new = self._label(cls, f"class {cls.__module__}.{cls.__qualname__}")
+        if is_new:
+            self.classes[label] = cls
+            if not cls.__flags__ & IMMUTABLE:
+                self.waiting.append(lambda: self._describe_class(label, cls))
+        return label
+
+    def _describe_class(self, label: str, cls: type) -> None:
+        """Describe the order of its bases, and its own attributes that the code or Python reads."""
+        bases = [self._class(base) for base in cls.__mro__]
+        texts = self.found.setdefault(label, {"": f"{bases} {self._class(type(cls))}"})
+        attributes, is_own = vars(cls), is_own_class(cls)
+        for name in sorted(attributes):
+            if is_special(name) or name in STRUCTURE or self._is_read(name):
+                texts[name] = self._named(name, attributes[name], deep=not is_own)
+
+    def _function(self, function: FunctionType) -> str:
+        code = function.__code__
+        cells = [c.cell_contents for c in function.__closure__ or () if not _is_empty(c)]
+        if code.co_filename == WRAPPER_FILE:
+            return f"call {self._sequence(cells, deep=False)}"
+        line = code_line(code)
+        traced = line in self.traced_lines and code_place(code) in self.scope.traced
+        released = is_released(code.co_filename)
+        if code.co_filename.startswith(DYNAMO) and len(cells) == 1:
+            return self.describe(cells[0])  # Dynamo wraps methods of modules
+        follows = traced or (self.is_caught and not released)
+        if follows and id(function) not in self.followed:
+            self.followed.add(id(function))
+            self.waiting.append(lambda: self._follow_function(function, traced))
+        label, is_new = self._label(function, f"function {line}")
+        if not is_new:
+            return label
+        if not follows and (released or not self.is_read):
+            return f"{label} {self._sequence(cells, deep=False)}"  # its code was not run
+        if is_constant_function(function) and not self.is_caught:
+            return f"{label} {self._constant_result(function)}"
+        parts = (function.__defaults__, function.__kwdefaults__, cells)
+        return f"{label} {code_place(code)} {self._sequence(parts, deep=True)}"
+
+    def _follow_function(self, function: FunctionType, traced: bool) -> None:
+        """Describe the global variables that a function reads, and the modules that it imports."""
+        code, scope = function.__code__, function.__globals__
+        names = code_names(code)
+        self.read |= names.names | names.texts
+        self.computes_names |= names.computes_names
+        if not traced or (names.catches and not is_released(code.co_filename)):
+            self.caught |= names.names
+        nested = (part for part in nested_codes(code) if code_line(part) in self.traced_lines)
+        self.reached.update(map(code_place, nested))
+        texts = self.found.setdefault(self._label(scope, f"names of {_name(scope)}")[0], {})
+        aliases: set[str] = set()
+        for name in sorted(names.names):
+            for holder in (scope, vars(builtins)):
+                if name in holder:
+                    if is_environment(holder[name]):
+                        aliases.add(name)
+                    else:
+                        if traced:
+                            self._check_calls(code, name, holder[name])
+                        texts[name] = self._named(name, holder[name])
+                    break
+        for module in _imported(names.imports, scope):
+            self.describe(module)
+        self.environment.note_reads(code, aliases)
+
+    def _constant_result(self, function: FunctionType) -> str:
+        """Describe the result of a function that Dynamo calls once, while it traces."""
+        try:
+            inspect.signature(function).bind()
+        except TypeError as error:
+            name = function.__qualname__
+            raise UnsupportedError(f"the result of {name} is assumed to be constant") from error
+        return self.describe(function(), deep=True)
+
+    def _check_calls(self, code: CodeType, name: str, value: object) -> None:
+        """Raise UnsupportedError if code may give arguments to a function of constant results."""
+        inner = inspect.unwrap(value) if callable(value) else None
+        if not isinstance(inner, FunctionType) or not is_constant_function(inner):
+            return
+        if inner.__code__.co_varnames and not calls_without_arguments(code, name):
+            raise UnsupportedError(f"the result of {name} is assumed to be constant")
+
+    def describe_abstract_classes(self) -> None:
+        """Describe which of the classes were registered with abstract classes.
+
+        Raises UnsupportedError for a class whose own code decides what its instances are.
+        """
+        known = {id(cls): label for label, cls in self.classes.items()}
+        seen, abstract = set[int](), list[type]()
+        for cls in self.classes.values():
+            check = type(cls).__instancecheck__
+            if isinstance(check, FunctionType) and not is_released(check.__code__.co_filename):
+                raise UnsupportedError(f"code decides what is an instance of {cls.__name__}")
+            if isinstance(cls, ABCMeta):
+                abstract.append(cls)
+        for cls in abstract:  # grows while it is walked
+            if id(cls) in seen:
+                continue
+            seen.add(id(cls))
+            abstract += type.__subclasses__(cls)
+            labels = sorted(known[id(c)] for c in registered_classes(cls) if id(c) in known)
+            if labels:
+                name = f"{cls.__module__}.{cls.__qualname__}"
+                self.found.setdefault("registered", {})[name] = f"{labels}"
+
+
+def _is_empty(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018  (it raises)
+    except ValueError:
+        return True
+    return False
+
+
+def _name(scope: Namespace) -> str:
+    return str(scope.get("__name__"))
+
+
+def _imported(names: Iterable[str], scope: Namespace) -> Iterator[ModuleType]:
+    """Yield the modules that code may import by these names, absolutely or from its package."""
+    package = str(scope.get("__package__") or "").split(".")
+    prefixes = ["", *(".".join(package[:k]) + "." for k in range(1, len(package) + 1))]
+    for name in names:
+        for prefix in prefixes:
+            if isinstance(module := sys.modules.get(prefix + name), ModuleType):
+                yield module
+
+
+BUILTIN = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.ClassMethodDescriptorType,
+)
+WRAPPED = ("__wrapped__", "func", "dispatcher")  # of `cache`, `cached_property`, `singledispatch`

@@ -1,0 +1,1 @@
+"""Programs of which one thing changes between two processes, against eager."""
