@@ -40,9 +40,10 @@ from tofuse.capture.aot.aot_graphs import (
     AOTGraphs,
     AtenGraph,
     NeedsAutograd,
+    NeedsEager,
     NeedsInference,
 )
-from tofuse.capture.aot.backward_sizes import record_backward_sizes
+from tofuse.capture.aot.backward_trace import complete_backward_trace
 from tofuse.capture.aot.boxed import BoxedFunction, CompiledFunction
 from tofuse.capture.decomp.decompose import decompositions
 from tofuse.capture.dynamo.async_collectives import unwrap_async_inputs, wait_for_arguments
@@ -110,6 +111,9 @@ def compile_program(
             context.record.program = None
     except TorchDynamoException:
         raise  # to Dynamo
+    except NeedsEager as reason:
+        context.report_fallback(f"{reason}")
+        waits = ()
     except DATA_DEPENDENCE_ERRORS as error:
         why = f"the program branches on a size that depends on data: {first_line(error)}"
         context.report_fallback(why)
@@ -361,7 +365,7 @@ def trace_graphs(
         ),
         keep_inference_input_mutations=graphs.inference_only,
     )
-    with record_backward_sizes(gm):
+    with complete_backward_trace(gm):
         wrapped: CompiledFunction = innermost_fn(backend(gm, inputs))
     return wrapped
 

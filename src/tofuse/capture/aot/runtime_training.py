@@ -6,6 +6,7 @@ import torch
 from torch.fx import GraphModule
 
 from tofuse.capture.fx.aliases import is_impure
+from tofuse.capture.fx.phases import NO_VERSION_CHECK, written_placeholders
 from tofuse.ir.runtime_kind import TrainingRuntime
 from tofuse.torch_internals.autograd_compiler import ViewAndMutationMeta
 
@@ -49,6 +50,8 @@ def training_runtime(
             saved_sizes.append(last + names[last:].index(target))
         else:
             return None
+    into = written_placeholders(backward)
+    written = {k: n for k, n in enumerate(backward.graph.find_nodes(op="placeholder")) if n in into}
     differentiable = tuple(o.requires_grad for o in meta.output_info)
     parameters = {k for k in meta.static_input_indices if requires_grad[k]}  # a module's
     non_parameters = tuple(k for k in range(len(requires_grad)) if k not in parameters)
@@ -60,5 +63,15 @@ def training_runtime(
         tuple(tangents),
         tuple(requires_grad),
         non_parameters,
-        not mutated and not any(map(is_impure, forward.graph.nodes)),
+        not mutated
+        and not any(map(is_impure, forward.graph.nodes))
+        and not any(_is_read(n.name, forward) for n in written.values()),
+        tuple(written),
+        tuple(k for k, n in written.items() if n.meta.get(NO_VERSION_CHECK)),
     )
+
+
+def _is_read(name: str, forward: GraphModule) -> bool:
+    """Whether the forward does more with an argument than save it."""
+    arguments = (n for n in forward.graph.find_nodes(op="placeholder") if n.name == name)
+    return any(user.op != "output" for n in arguments for user in n.users)
