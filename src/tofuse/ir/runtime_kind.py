@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Union
 
@@ -49,6 +50,16 @@ class TrainingRuntime:
     pure: bool
     written: tuple[int, ...] = ()
     unchecked: tuple[int, ...] = ()
+
+    @functools.cached_property
+    def unchecked_results(self) -> list[int]:
+        """The forward's results that the backward takes at the positions `unchecked`."""
+        return [self.saved_tensors[k - len(self.saved_sizes)] for k in self.unchecked]
+
+    @functools.cached_property
+    def checked_results(self) -> list[int]:
+        """The other saved tensors among the forward's results."""
+        return [k for k in self.saved_tensors if k not in self.unchecked_results]
 
 
 RuntimeKind = Union[InferenceRuntime, TrainingRuntime]  # noqa: UP007  (evaluated at run time)

@@ -82,10 +82,8 @@ def training_program(
     kind: TrainingRuntime, forward: CompiledPlan, backward: CompiledPlan, eager: EagerProgram | None
 ) -> Callable[..., Results]:
     """Return the program, which returns its results in a tuple."""
-    mutated, saved_sizes, saved_tensors = kind.mutated, kind.saved_sizes, kind.saved_tensors
-    non_parameters = kind.non_parameters
-    unchecked = [saved_tensors[k - len(saved_sizes)] for k in kind.unchecked]
-    checked = [k for k in saved_tensors if k not in unchecked]
+    mutated, saved_sizes, non_parameters = kind.mutated, kind.saved_sizes, kind.non_parameters
+    checked, unchecked = kind.checked_results, kind.unchecked_results
     first, last = len(mutated), len(mutated) + len(kind.differentiable)
     with_grad = [k for k, grad in enumerate(kind.differentiable) if grad]
     without_grad = [first + k for k, grad in enumerate(kind.differentiable) if not grad]

@@ -8,10 +8,14 @@ import torch
 from torch.fx import GraphModule, Node
 
 from tofuse.capture.fx.aliases import storage_ids, written_nodes, written_storages
-from tofuse.capture.fx.subgraphs import nodes_of_all_graphs, subgraph
+from tofuse.capture.fx.subgraphs import (
+    APPLY,
+    FunctionBodies,
+    function_bodies,
+    nodes_of_all_graphs,
+    subgraph,
+)
 from tofuse.torch_internals.trees import tree_leaves
-
-APPLY = torch.ops.higher_order.autograd_function_apply
 
 
 def backward_effects_reason(gm: GraphModule) -> str | None:
@@ -21,40 +25,42 @@ def backward_effects_reason(gm: GraphModule) -> str | None:
     whichever results have gradients.
     """
     writers: list[Node] = []
-    arguments = storage_ids(n for n in gm.graph.nodes if n.op in ("placeholder", "get_attr"))
+    written, checked, attributes = set[int](), set[int](), set[int]()
     for node in gm.graph.nodes:
-        for call in _calls_of_functions(node):
-            written = _written_in_backward(call)
-            if written - arguments:
-                return "its backward writes into a tensor that its forward computes"
-            if written:
-                writers.append(node)
-    if writers and not all(_reaches_all_or_no_results(gm, node) for node in writers):
+        for bodies in _functions_in(node):
+            saved = [storage_ids([n]) for n in bodies.saved]
+            here = set[int]().union(*saved) & written_storages(bodies.backward.graph)
+            written |= here
+            writers += [node] if here else []
+            for k, storages in enumerate(saved):
+                (checked if k in bodies.checked else attributes).update(storages)
+    if written - storage_ids(n for n in gm.graph.nodes if n.op in ("placeholder", "get_attr")):
+        return "its backward writes into a tensor that its forward computes"
+    if written & checked & attributes:
+        return "its backward writes into a saved tensor that is an attribute of `ctx`, too"
+    if any(_may_be_saved(n, written) for n in nodes_of_all_graphs(gm.graph)):
+        return "its backward writes into a tensor that another operator may have saved"
+    if not all(_reaches_all_or_no_results(gm, node) for node in writers):
         return "its backward writes only if some of its results have gradients"
     return None
 
 
-def _calls_of_functions(node: Node) -> Iterator[Node]:
-    """Yield the calls of `autograd.Function` in a node of Dynamo's program."""
-    if node.target is APPLY:
-        yield node
-    for inner in filter(None, map(subgraph, node.all_input_nodes)):
-        yield from (n for n in nodes_of_all_graphs(inner.graph) if n.target is APPLY)
+def _functions_in(node: Node) -> Iterator[FunctionBodies]:
+    """Yield the autograd Functions that a node of Dynamo's program calls."""
+    inner = (subgraph(n) for n in node.all_input_nodes)
+    nodes = (n for gm in inner if gm is not None for n in nodes_of_all_graphs(gm.graph))
+    for call in (node, *nodes):
+        bodies = function_bodies(call)
+        if bodies is not None:
+            yield bodies
 
 
-def _written_in_backward(call: Node) -> set[int]:
-    """Return the storages of the forward into which the backward of a function writes.
-
-    Its arguments are the gradients, then what the forward has saved.
-    """
-    forward, backward = map(subgraph, call.args[:2])
-    if forward is None or backward is None:
-        return set()
-    (returned,) = forward.graph.output_node().args
-    assert isinstance(returned, (list, tuple))  # results, saved tensors
-    count = len(tree_leaves(returned[1]))
-    arguments = backward.graph.find_nodes(op="placeholder")
-    return storage_ids(arguments[len(arguments) - count :]) & written_storages(backward.graph)
+def _may_be_saved(node: Node, storages: set[int]) -> bool:
+    """Whether autograd may save one of the storages for the backward of an operator."""
+    is_operator = node.op in ("call_function", "call_method") and node.target is not APPLY
+    return (
+        is_operator and _requires_grad(node) and bool(storages & storage_ids(node.all_input_nodes))
+    )
 
 
 def _reaches_all_or_no_results(gm: GraphModule, call: Node) -> bool:
