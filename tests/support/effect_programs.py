@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch.autograd import Function
@@ -175,18 +175,29 @@ PLANS = ("once", "once", "twice", "never", "no grad", "two calls", "first", "cre
 
 def random_program(seed: int) -> Program:
     rng = random.Random(seed)
-    count = rng.choice((1, 1, 2, 3))
-    specs = tuple(random_spec(rng) for _ in range(count))
+    plan, count = rng.choice(PLANS), rng.choice((1, 1, 2, 3))
+    specs = [random_spec(rng) for _ in range(count)]
+    targets = [rng.randrange(3) for _ in specs]
+    between = [rng.choice((0, 0, 0, 1, 2, 3, 4)) for _ in specs]
+    if plan == "two calls":
+        # a graph has the values that its own forward has left, where eager has the memory
+        kept = {
+            target for spec, target in zip(specs, targets, strict=True) if spec.kept != "nothing"
+        }
+        for k, target in enumerate(targets):
+            if target in kept:
+                specs[k] = replace(specs[k], before=(), forward=specs[k].forward % 3)
+                between[k] %= 3
     return Program(
         seed,
-        specs,
-        tuple(make_function(s) for s in specs),
-        tuple(rng.randrange(3) for _ in specs),
+        tuple(specs),
+        tuple(map(make_function, specs)),
+        tuple(targets),
         tuple(rng.random() < 0.7 for _ in specs),
-        tuple(rng.choice((0, 0, 0, 1, 2, 3, 4)) for _ in specs),
+        tuple(between),
         rng.randrange(4),
         rng.random() < 0.4,
-        rng.choice(PLANS),
+        plan,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch.fx import GraphModule, Node
 
-from tofuse.capture.fx.aliases import base_node, has_side_effect, viewed_node
+from tofuse.capture.fx.aliases import base_node, has_side_effect, is_random, viewed_node
 from tofuse.torch_internals.trees import tree_leaves
 
 BACKWARD_TAG = "is_backward"  # AOTAutograd's tag of what it records in the backward
@@ -32,15 +32,16 @@ def backward_nodes(order: Sequence[Node]) -> set[Node]:
 def backward_only_nodes(order: Sequence[Node]) -> set[Node]:
     """Return the nodes that may not run before the backward.
 
-    These are tangents, the backward's side effects, what the backward reads of arguments that it
-    writes, and whatever depends on one of them. A backward that runs twice finds in such an
-    argument what the first run wrote.
+    These are tangents, the backward's side effects and random draws, what the backward reads of
+    arguments that it writes, and whatever depends on one of them. A backward that runs twice finds
+    in such an argument what the first run wrote.
     """
     written = written_in_backward(order)
 
     def is_late(n: Node) -> bool:
         return is_tangent(n) or (
-            traced_in_backward(n) and (has_side_effect(n) or reads_memory_of(n, written))
+            traced_in_backward(n)
+            and (has_side_effect(n) or is_random(n) or reads_memory_of(n, written))
         )
 
     return _dependents(order, is_late)
