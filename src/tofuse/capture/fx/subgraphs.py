@@ -45,7 +45,7 @@ def subgraph(node: object) -> GraphModule | None:
     """Return the program that an attribute of a graph is; None for other nodes."""
     if not isinstance(node, Node) or node.op != "get_attr" or node.graph.owning_module is None:
         return None
-    module = dict(node.graph.owning_module.named_children()).get(str(node.target))
+    module = getattr(node.graph.owning_module, str(node.target), None)
     return module if isinstance(module, GraphModule) else None
 
 
