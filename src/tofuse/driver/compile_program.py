@@ -40,12 +40,14 @@ from tofuse.capture.aot.aot_graphs import (
     AOTGraphs,
     AtenGraph,
     NeedsAutograd,
+    NeedsEager,
     NeedsInference,
 )
-from tofuse.capture.aot.backward_sizes import record_backward_sizes
+from tofuse.capture.aot.backward_trace import complete_backward_trace
 from tofuse.capture.aot.boxed import BoxedFunction, CompiledFunction
 from tofuse.capture.decomp.decompose import decompositions
 from tofuse.capture.dynamo.async_collectives import unwrap_async_inputs, wait_for_arguments
+from tofuse.capture.dynamo.eager_program import eager_program
 from tofuse.capture.dynamo.graph_breaks import bucket_notes
 from tofuse.capture.dynamo.guarded_code import pickled_graph
 from tofuse.capture.dynamo.legality import (
@@ -99,7 +101,7 @@ def compile_program(
     try:
         example_inputs, waits = unwrap_async_inputs(example_inputs)
         program, inputs, scalars = add_scalar_inputs(gm, example_inputs)
-        run = program.forward
+        run = eager_program(program)
         reason = fallback_reason(program, inputs)
         if reason is None:
             run = _program_variants(program, inputs, context)
@@ -110,6 +112,9 @@ def compile_program(
             context.record.program = None
     except TorchDynamoException:
         raise  # to Dynamo
+    except NeedsEager as reason:
+        context.report_fallback(f"{reason}")
+        waits = ()
     except DATA_DEPENDENCE_ERRORS as error:
         why = f"the program branches on a size that depends on data: {first_line(error)}"
         context.report_fallback(why)
@@ -134,15 +139,16 @@ def _program_variants(
     """
     specializes = context.config.specialize and not context.reports
     symbolic = symbolic_program(gm, inputs) if specializes else None
-    dispatcher = Dispatcher[object](gm.forward, context.report_variant)
+    eager = eager_program(gm)
+    dispatcher = Dispatcher[object](eager, context.report_variant)
 
-    prefer_eager = functools.partial(_prefer_eager, dispatcher, gm.forward)
+    prefer_eager = functools.partial(_prefer_eager, dispatcher, eager)
     compile_variant = functools.partial(_compile_variant, context, prefer_eager)
     begin = time.perf_counter()
     dispatcher.default = compile_variant(gm, inputs)
     seconds = time.perf_counter() - begin
     # the variants run `gm` in eager, with the changes of the passes that work in place
-    dispatcher.guarded = _eager_variants(gm.forward, overlap_guard(gm))
+    dispatcher.guarded = _eager_variants(eager, overlap_guard(gm))
     if symbolic is not None:
         make = functools.partial(_static_variant, context, symbolic, compile_variant, dispatcher)
         dispatcher.specialize(symbolic.key, make, seconds)
@@ -361,7 +367,7 @@ def trace_graphs(
         ),
         keep_inference_input_mutations=graphs.inference_only,
     )
-    with record_backward_sizes(gm):
+    with complete_backward_trace(gm):
         wrapped: CompiledFunction = innermost_fn(backend(gm, inputs))
     return wrapped
 

@@ -31,6 +31,7 @@ class Context(torch.autograd.function.FunctionCtx):
 
     saved_tensors: tuple[torch.Tensor, ...]
     saved_sizes: Sequence[object]
+    unchecked: Sequence[torch.Tensor]  # saved tensors whose version autograd does not check
     arguments: Mapping[int, WeakArgument]  # by position
     results: Sequence[TensorMeta]  # of the differentiable results, in order
 
@@ -81,8 +82,8 @@ def training_program(
     kind: TrainingRuntime, forward: CompiledPlan, backward: CompiledPlan, eager: EagerProgram | None
 ) -> Callable[..., Results]:
     """Return the program, which returns its results in a tuple."""
-    mutated, saved_sizes, saved_tensors = kind.mutated, kind.saved_sizes, kind.saved_tensors
-    non_parameters = kind.non_parameters
+    mutated, saved_sizes, non_parameters = kind.mutated, kind.saved_sizes, kind.non_parameters
+    checked, unchecked = kind.checked_results, kind.unchecked_results
     first, last = len(mutated), len(mutated) + len(kind.differentiable)
     with_grad = [k for k, grad in enumerate(kind.differentiable) if grad]
     without_grad = [first + k for k, grad in enumerate(kind.differentiable) if not grad]
@@ -96,6 +97,8 @@ def training_program(
             pairs = zip(given, kind.tangents, strict=True)
             given = [_zero(ctx.results[k]) if g is None else g for g, k in pairs]
         arguments = [*sizes, *ctx.saved_tensors, *given]
+        if kind.written:
+            _prepare_writes(kind, ctx, arguments)
         ctx.maybe_clear_saved_tensors()  # the plan releases each after its last use
         if autocast_on():
             with DisableAutocast():
@@ -106,7 +109,9 @@ def training_program(
         @staticmethod
         def forward(ctx: Context, *tensors: torch.Tensor) -> Results:
             made = forward([*tensors])
-            ctx.save_for_backward(*[made[k] for k in saved_tensors])
+            ctx.save_for_backward(*[made[k] for k in checked])
+            if unchecked:
+                ctx.unchecked = [made[k] for k in unchecked]
             # after saving, so that autograd notices a write into a saved tensor
             for new, k in zip(made, mutated, strict=False):
                 tensors[k].copy_(new)
@@ -133,6 +138,14 @@ def training_program(
     # Function.apply, without its checks for functorch, which the caller has made
     apply: Callable[..., Results] = super(torch.autograd.Function, Fused).apply
     return apply
+
+
+def _prepare_writes(kind: TrainingRuntime, ctx: Context, arguments: list[object]) -> None:
+    """Insert the unchecked arguments of a backward, and count its writes for autograd's checks."""
+    for k, tensor in zip(kind.unchecked, ctx.unchecked if kind.unchecked else (), strict=True):
+        arguments.insert(k, tensor)
+    tensors = (arguments[k] for k in kind.written)
+    increment_version([t for t in tensors if isinstance(t, torch.Tensor)])
 
 
 def _zero(meta: TensorMeta) -> torch.Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch.autograd.graph import increment_version
 from torch.fx import GraphModule
 
 from tofuse.capture.aot.boxed import BoxedFunction, ProgramMaker
@@ -13,7 +14,9 @@ from tofuse.capture.aot.runtime_inference import inference_runtime
 from tofuse.capture.aot.runtime_training import training_runtime
 from tofuse.capture.aot.tangent_layouts import relax_tangents
 from tofuse.capture.fx.eager_memory import EagerMemory
+from tofuse.capture.fx.phases import forward_needs_backward, written_placeholders
 from tofuse.capture.joint.partition import partition
+from tofuse.errors import CaptureError
 from tofuse.gc_pause import pause_gc
 from tofuse.ir.runtime_kind import RuntimeKind
 from tofuse.torch_internals.autograd_compiler import (
@@ -112,7 +115,8 @@ class AOTGraphs:
                 gm, self.memory = self.passes(gm, None)
             if phase == "forward" and self.metadata is not None:
                 relax_tangents(self.metadata)
-            return mark_boxed(self._graph(gm, phase))
+            graph = self._graph(gm, phase)
+            return mark_boxed(_count_writes(gm, graph) if phase == "backward" else graph)
 
         return make_graph
 
@@ -127,6 +131,8 @@ class AOTGraphs:
         """Return the forward and the backward of a joint graph."""
         if self.inference_only:
             raise NeedsAutograd
+        if forward_needs_backward(joint, num_fwd_outputs):
+            raise NeedsEager("its backward writes into a result, or into what its forward writes")
         joint, memory = self.passes(joint, num_fwd_outputs)
         forward, backward, self.memory = partition(
             joint, memory, num_fwd_outputs=num_fwd_outputs, budget=self.memory_budget
@@ -206,11 +212,28 @@ class AOTGraphs:
         return training_runtime(self.partitioned, meta)
 
 
+def _count_writes(gm: GraphModule, run: BoxedFunction) -> BoxedFunction:
+    """Return a backward that counts its writes into arguments, for autograd's checks."""
+    into = written_placeholders(gm)
+    written = [k for k, n in enumerate(gm.graph.find_nodes(op="placeholder")) if n in into]
+
+    def run_and_count(args: list[object], /) -> list[torch.Tensor]:
+        tensors = (args[k] for k in written)
+        increment_version([t for t in tensors if isinstance(t, torch.Tensor)])
+        return run(args)
+
+    return run_and_count if written else run
+
+
 NO_VIEW = (OutputType.non_alias, OutputType.unsafe_view_alias)
 
 
 class NeedsAutograd(Exception):
     """A program cannot run as inference: AOTAutograd must record it or change its arguments."""
+
+
+class NeedsEager(CaptureError):
+    """AOTAutograd cannot express a program: PyTorch runs it."""
 
 
 class NeedsInference(Exception):

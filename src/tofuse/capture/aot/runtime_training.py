@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch.fx import GraphModule
 
-from tofuse.capture.fx.aliases import is_impure
+from tofuse.capture.fx.aliases import is_impure, node_storages
+from tofuse.capture.fx.phases import NO_VERSION_CHECK, written_placeholders
 from tofuse.ir.runtime_kind import TrainingRuntime
 from tofuse.torch_internals.autograd_compiler import ViewAndMutationMeta
 
@@ -49,6 +50,7 @@ def training_runtime(
             saved_sizes.append(last + names[last:].index(target))
         else:
             return None
+    written, unchecked, reads_written = _backward_writes(forward, backward)
     differentiable = tuple(o.requires_grad for o in meta.output_info)
     parameters = {k for k in meta.static_input_indices if requires_grad[k]}  # a module's
     non_parameters = tuple(k for k in range(len(requires_grad)) if k not in parameters)
@@ -60,5 +62,30 @@ def training_runtime(
         tuple(tangents),
         tuple(requires_grad),
         non_parameters,
-        not mutated and not any(map(is_impure, forward.graph.nodes)),
+        not mutated and not any(map(is_impure, forward.graph.nodes)) and not reads_written,
+        written,
+        unchecked,
     )
+
+
+def _backward_writes(
+    forward: GraphModule, backward: GraphModule
+) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
+    """Return which arguments the backward writes, and for which autograd checks no version.
+
+    Both are positions. The third result is whether the forward does more with the written ones than
+    save them.
+    """
+    arguments = list(enumerate(backward.graph.find_nodes(op="placeholder")))
+    into = written_placeholders(backward)
+    storages = {key for n in into for key, _ in node_storages(n)}
+    unchecked = tuple(
+        k
+        for k, n in arguments
+        if n.meta.get(NO_VERSION_CHECK)
+        if not storages.isdisjoint(key for key, _ in node_storages(n))
+    )
+    names = {n.name for n in into}
+    saved = (n for n in forward.graph.find_nodes(op="placeholder") if n.name in names)
+    is_read = any(user.op != "output" for n in saved for user in n.users)
+    return tuple(k for k, n in arguments if n in into), unchecked, is_read

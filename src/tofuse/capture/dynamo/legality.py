@@ -9,6 +9,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from tofuse.capture.dynamo.async_collectives import writes_async_input
+from tofuse.capture.dynamo.backward_effects import backward_effects_reason
 from tofuse.capture.dynamo.returned_views import has_inseparable_views, returns_detached_history
 from tofuse.capture.fx.aliases import (
     storage_id,
@@ -79,6 +80,8 @@ def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
         return "it returns a view, of symbolic sizes, of an argument that overlaps itself"
     if returns_detached_history(gm):
         return "it returns a view with a gradient of an argument that it writes through detach"
+    if (why := backward_effects_reason(gm)) is not None:
+        return why
     if has_inseparable_views(gm):
         return "it returns a view, of symbolic sizes, of an argument that it writes"
     storages = written_storages(gm.graph)

@@ -14,6 +14,7 @@ from torch.fx.node import Target
 from tofuse.analysis.alias import UNDECLARED_VIEWS
 from tofuse.capture.fx.node_tensors import example_tensor, target_name, value_tensors
 from tofuse.capture.fx.sizes import size_hint
+from tofuse.capture.fx.subgraphs import nodes_of_all_graphs
 from tofuse.torch_internals.memory import storage_key
 from tofuse.torch_internals.operators import OpOverload, schema_of
 from tofuse.torch_internals.trees import tree_leaves
@@ -86,8 +87,8 @@ def reads_mutated_argument(node: Node) -> bool:
 
 
 def written_storages(graph: Graph) -> set[int]:
-    """Return the storages that Dynamo's program writes into."""
-    return {s for node in graph.nodes for s in storage_ids(written_nodes(node))}
+    """Return the storages that Dynamo's program writes into, in its forward or its backward."""
+    return {s for node in nodes_of_all_graphs(graph) for s in storage_ids(written_nodes(node))}
 
 
 def written_tensors(node: Node) -> list[torch.Tensor]:
@@ -101,8 +102,10 @@ def written_nodes(node: Node) -> list[Node]:
         return []
     written = written_arguments(node.target, node.args, node.kwargs)
     if isinstance(node.target, OpOverload):
-        pairs = zip(schema_of(node.target).arguments, node.args, strict=False)
-        written += [x for a, x in pairs if a.alias_info is not None and a.alias_info.is_write]
+        declared = schema_of(node.target).arguments
+        named = dict(zip((a.name for a in declared), node.args, strict=False)) | node.kwargs
+        writes = (a for a in declared if a.alias_info is not None and a.alias_info.is_write)
+        written += [named.get(a.name) for a in writes]
     return [x for x in tree_leaves(written) if isinstance(x, Node)] if written else []
 
 
@@ -140,7 +143,12 @@ def is_mutating_name(name: str) -> bool:
 
 
 def has_side_effect(node: Node) -> bool:
-    """Whether a node has a side effect; drawing random numbers does not count."""
+    """Whether a node has a side effect; drawing random numbers does not count.
+
+    AOTAutograd calls a custom operator that writes on copies; it runs as often as in eager, too.
+    """
+    if node.target in CALLS_ON_COPIES:
+        return True
     if not isinstance(node.target, OpOverload):
         return node.op in ("placeholder", "output") or node.is_impure()
     schema = schema_of(node.target)
@@ -159,6 +167,10 @@ def is_random(node: Node) -> bool:
     return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
+CALLS_ON_COPIES = (
+    torch.ops.higher_order.auto_functionalized,
+    torch.ops.higher_order.auto_functionalized_v2,
+)
 OPERATOR_NAMES = frozenset(dir(operator))  # `and_` and `or_` end in "_" but do not write
 
 _MUTATING_OPERATORS = (

@@ -13,6 +13,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from tofuse.capture.fx.aliases import node_storages
+from tofuse.capture.fx.phases import backward_nodes
 from tofuse.torch_internals.trees import tree_leaves
 
 
@@ -94,18 +95,6 @@ def _simulate(gm: GraphModule, num_fwd_outputs: int | None, alias_copies: bool) 
         live -= dead
         live_bytes -= nbytes(dead)
     return EagerMemory(peaks[0], saved, peaks[1], num_forward_outputs=num_fwd_outputs)
-
-
-def backward_nodes(order: Sequence[Node]) -> set[Node]:
-    """Return the nodes that autograd's backward computes, or that depend on a tangent."""
-    found: set[Node] = set()
-    for n in order:
-        is_tangent = n.op == "placeholder" and "tangents" in str(n.target)
-        tagged = n.op == "call_function" and n.meta.get("partitioner_tag") == "is_backward"
-        reads = n.op != "output" and not found.isdisjoint(n.all_input_nodes)
-        if is_tangent or tagged or reads:
-            found.add(n)
-    return found
 
 
 def _copies_image(node: Node) -> bool:

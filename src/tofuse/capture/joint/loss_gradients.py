@@ -16,6 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from tofuse.analysis.reachability import reachable
+from tofuse.capture.fx.phases import is_tangent, written_in_backward
 from tofuse.capture.joint.head_ops import is_linear, keeps_rows
 from tofuse.cost.chunks import DEFAULT_CHUNK_LIMITS, ChunkLimits, ProductShape
 from tofuse.cost.thresholds import WIDE_SHARE
@@ -32,9 +33,9 @@ def loss_gradients(joint: GraphModule, limits: ChunkLimits = DEFAULT_CHUNK_LIMIT
     for product in products:
         order = list(joint.graph.nodes)
         placeholders = [n for n in order if n.op == "placeholder" and n.users]
-        tangents = [n for n in placeholders if "tangents" in str(n.target)]
+        tangents = [n for n in placeholders if is_tangent(n)]
         dependent = set(reachable(tangents, _dependents))
-        if len(tangents) != 1 or not _is_scalar(tangents[0]):
+        if len(tangents) != 1 or not _is_scalar(tangents[0]) or written_in_backward(order):
             return joint
         head = None if product in dependent else _find_head(order, dependent, product)
         if head is not None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import torch
 
 from tofuse.capture.decomp.rng import BERNOULLI, SEED, UNIFORM
+from tofuse.capture.fx.phases import traced_in_backward
 
 
 def merge_seeds(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Replace the seeds of each device by the first, and number the streams of random numbers.
 
-    The forward then saves one int64[2] tensor for all random numbers of a device.
+    The forward then saves one int64[2] tensor for all random numbers of a device. What each
+    backward draws anew has a seed of its own.
     """
-    firsts: dict[tuple[torch.fx.node.Argument, ...], torch.fx.Node] = {}
+    firsts: dict[tuple[object, bool], torch.fx.Node] = {}
     for node in [n for n in gm.graph.nodes if n.target is SEED]:
-        first = firsts.setdefault(node.args, node)
+        first = firsts.setdefault((node.args, traced_in_backward(node)), node)
         if first is not node:
             node.replace_all_uses_with(first)
             gm.graph.erase_node(node)

@@ -12,7 +12,7 @@ import operator
 import torch
 from torch.fx import GraphModule, Node
 
-from tofuse.capture.fx.eager_memory import backward_nodes
+from tofuse.capture.fx.phases import backward_nodes
 from tofuse.capture.lower.lowerable import DATA_MOVEMENT, is_lowerable
 from tofuse.hints import set_call_count
 

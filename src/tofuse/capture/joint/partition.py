@@ -26,6 +26,13 @@ from torch.fx import GraphModule, Node
 
 from tofuse.capture.fx.aliases import has_side_effect, is_random, node_storages, viewed_node
 from tofuse.capture.fx.eager_memory import EagerMemory
+from tofuse.capture.fx.phases import (
+    backward_only_nodes,
+    propagate_version_checks,
+    reads_memory_of,
+    traced_in_backward,
+    written_in_backward,
+)
 from tofuse.capture.fx.sizes import SYMBOLIC, size_hint
 from tofuse.capture.joint.mincut import INFINITE, cut_vertices
 from tofuse.capture.joint.remat import Rematerializer, RematResult
@@ -97,16 +104,17 @@ def partition(
             or (_is_symbolic_number(n) and n.meta.get("unbacked_bindings"))
         )
     ]
+    propagate_version_checks(partitioner.order, partitioner.written)
     forward, backward = extract_forward_backward(
         joint, tensors, saved_sym_nodes=numbers, num_fwd_outputs=num_fwd_outputs
     )
-    forward_calls = {n.name for n in partitioner.forward_nodes if n.op == "call_function"}
-    forward.graph.eliminate_dead_code(is_impure_node=has_side_effect)
-    backward.graph.eliminate_dead_code(
-        is_impure_node=lambda n: (
-            has_side_effect(n) and (n.op == "placeholder" or n.name not in forward_calls)
-        )
-    )
+
+    def has_effect_in(phase: set[Node]) -> Callable[[Node], bool]:
+        calls = {n.name for n in phase if n.op == "call_function"}
+        return lambda n: has_side_effect(n) and (n.op != "call_function" or n.name in calls)
+
+    forward.graph.eliminate_dead_code(is_impure_node=has_effect_in(partitioner.forward_nodes))
+    backward.graph.eliminate_dead_code(is_impure_node=has_effect_in(partitioner.backward_nodes))
     for module in (forward, backward):
         module.recompile()
     return forward, backward, memory
@@ -129,13 +137,19 @@ class _Partitioner:
         self.arguments = [n for n in order if n.op in ("placeholder", "get_attr")]
         mutated = {d.mutated_input for d in descriptions if isinstance(d, InputMutationAOTOutput)}
         self.mutated_arguments = {n for n in self.arguments if n.meta.get("desc") in mutated}
+        self.written = written_in_backward(order)
+        self.mutated_arguments |= self.written
         # the storages of arguments and results cost nothing
         free = (*self.arguments, *self.results)
         self.free_storages = frozenset(key for n in free for key, _ in node_storages(n))
-        self.forward_nodes: set[Node] = set()  # independent of tangents
-        self.backward_nodes: set[Node] = set()  # dependent on tangents, not dead
-        self._classify()
+        late = backward_only_nodes(order)
+        effects = {n for n in late if n.op == "call_function" and has_side_effect(n)}
+        self.forward_nodes = {n for n in order if n not in late and n.op != "output"}
+        self.backward_nodes = late & self._with_inputs(self.gradients | effects)  # not dead
+        # a backward that runs a second time would read what the first has written
+        self.reads_written = {n for n in self.forward_nodes if reads_memory_of(n, self.written)}
         self.not_recomputed = {n for n in self.forward_nodes if not _is_recomputable(n)}
+        self.not_recomputed |= self.reads_written
         self.needed_by_results = self._with_inputs(self.results)
 
     def choose_saved(self) -> list[Node]:
@@ -184,7 +198,12 @@ class _Partitioner:
     def _rematerializer(self, can_recompute: Callable[[Node], bool]) -> Rematerializer:
         readable = frozenset(self.arguments) - self.mutated_arguments
         return Rematerializer(
-            self.order, self._sinks(), can_recompute, _is_recomputable, readable, self.free_storages
+            self.order,
+            self._sinks(),
+            lambda n: can_recompute(n) and n not in self.reads_written,
+            _is_recomputable,
+            readable,
+            self.free_storages,
         )
 
     def _sinks(self) -> list[Node]:
@@ -192,17 +211,6 @@ class _Partitioner:
         read = {i for n in self.backward_nodes for i in n.all_input_nodes} | self.gradients
         sinks = self.forward_nodes & read
         return [n for n in self.order if n in sinks and not _is_symbolic_number(n)]
-
-    def _classify(self) -> None:
-        """Find the forward nodes and the live backward nodes."""
-        dependent: set[Node] = set()  # on tangents
-        for n in self.order:
-            is_tangent = n.op == "placeholder" and "tangents" in str(n.target)
-            if is_tangent or (n.op != "output" and not dependent.isdisjoint(n.all_input_nodes)):
-                dependent.add(n)
-        self.forward_nodes = {n for n in self.order if n not in dependent and n.op != "output"}
-        effects = {n for n in dependent if n.op == "call_function" and has_side_effect(n)}
-        self.backward_nodes = dependent & self._with_inputs(self.gradients | effects)
 
     def _with_inputs(self, goals: Iterable[Node]) -> set[Node]:
         """Return the nodes that the goals depend on, and the goals."""
@@ -258,7 +266,7 @@ def _is_recomputable(node: Node) -> bool:
     if node.op != "call_function" or has_side_effect(node) or is_random(node):
         return False
     is_separate_kernel = fusion_hint_of(node).startswith(NO_FUSE)
-    if is_separate_kernel and node.meta.get("partitioner_tag") != "is_backward":
+    if is_separate_kernel and not traced_in_backward(node):
         return False
     if must_recompute(node) or _is_symbolic_number(node):
         return True

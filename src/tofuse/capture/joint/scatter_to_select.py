@@ -13,7 +13,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import Target
 
-from tofuse.capture.fx.eager_memory import backward_nodes
+from tofuse.capture.fx.phases import backward_nodes
 from tofuse.hints import set_call_count
 
 aten = torch.ops.aten

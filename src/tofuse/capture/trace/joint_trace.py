@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch.fx.traceback import preserve_node_meta
 from torch.utils.checkpoint import CheckpointFunction
 
-from tofuse.capture.aot.aot_graphs import AOTGraphs
+from tofuse.capture.aot.aot_graphs import AOTGraphs, NeedsEager
 from tofuse.capture.aot.boxed import Results
 from tofuse.capture.decomp.decompose import decompositions
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
@@ -70,6 +70,11 @@ def compile_program(
     with data_dependence_errors(), tracing_context, preserve_node_meta():
         try:
             flat_result = traced(*tensors)
+        except NeedsEager as error:
+            raise CaptureError(
+                f"capture='trace' cannot compile a program if {error}; compile it without "
+                "capture='trace'"
+            ) from error
         except Exception as error:
             if _is_raised_in(CheckpointFunction.backward, error):
                 raise CaptureError(

@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import Argument, map_arg
 
 from tofuse.capture.fx.aliases import has_side_effect, is_random, viewed_node
+from tofuse.capture.fx.phases import is_tangent
 from tofuse.capture.fx.sizes import size_hint
 from tofuse.capture.joint.complex.pair_builder import (
     Pair,
@@ -246,7 +247,7 @@ class _ComplexToReal(PairBuilder):
     def _pair(self, node: Node) -> Pair:
         value = node.meta["val"]
         if node not in self.rewritten:
-            if node.op == "placeholder" and "tangents" in str(node.target):
+            if is_tangent(node):
                 # a tangent may be conjugated at run time
                 return self._view_as_real(self.call(aten.resolve_conj.default, node))
             if not value.is_conj():
