@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 
 from tofuse.capture.dynamo.code_names import code_names
+from tofuse.capture.dynamo.environment_reads import ENVIRONMENT_FILES
 from tofuse.capture.dynamo.graph_breaks import WRAPPER_FILE
 from tofuse.capture.dynamo.lookups import DYNAMO, Scope, Survey, survey
 from tofuse.capture.dynamo.references import (
@@ -19,6 +20,7 @@ from tofuse.capture.dynamo.references import (
 )
 from tofuse.errors import UnsupportedError
 
+IMPLIED_FILES = {WRAPPER_FILE, *ENVIRONMENT_FILES}
 MAX_SURVEYS = 16  # until no more names are found
 
 
@@ -26,11 +28,11 @@ MAX_SURVEYS = 16  # until no more names are found
 class Dependencies:
     """What tracing looked up, as digests; see `Survey`.
 
-    `functions` are functions of torch that the program calls or that were traced, and that no name
-    in the code leads to.
+    `unnamed` are objects that the program calls or reads, though no name in the code leads to them,
+    such as functions of torch.
     """
 
-    functions: tuple[Reference, ...]
+    unnamed: tuple[Reference, ...]
     scope: Scope
     digests: Mapping[str, str]
 
@@ -39,30 +41,32 @@ class Dependencies:
 
         Raises LookupError, AttributeError or UnsupportedError if a lookup fails here.
         """
-        functions = [reference.resolve() for reference in self.functions]
-        found = survey([*roots, *functions], self.scope).digests
+        unnamed = [reference.resolve() for reference in self.unnamed]
+        found = survey([*roots, *unnamed], self.scope).digests
         holders = dict.fromkeys((*self.digests, *found))
         return [x for x in holders if self.digests.get(x) != found.get(x)]
 
 
 def dependencies(
-    roots: Sequence[object], traced: Sequence[CodeType], called: Iterable[FunctionType]
+    roots: Sequence[object], traced: Sequence[CodeType], read: Sequence[object]
 ) -> Dependencies:
     """Return what the code of a capture depends on.
 
     `roots` are the functions and classes that guards lead to, `traced` the code that Dynamo has
-    traced, `called` the Python functions that the program calls. Raises UnsupportedError if no name
-    leads to code that was traced.
+    traced, `read` the Python functions that the program calls, and objects that guards read.
+    Raises UnsupportedError if no name leads to code that was traced.
     """
-    codes = list({id(code): code for code in (*traced, *(f.__code__ for f in called))}.values())
-    functions = {f: reference_to(f) for f in called}
+    called = [x.__code__ for x in read if isinstance(x, FunctionType)]
+    codes = list({id(code): code for code in (*traced, *called)}.values())
+    unnamed = {id(x): (x, reference_to(x)) for x in read}
     begin = _scope_of(codes)
-    found = _survey_all([*roots, *functions], begin)
-    missing = [c for c in codes if code_place(c) not in found.reached and not _is_of_dynamo(c)]
+    found = _survey_all([*roots, *read], begin)
+    missing = [c for c in codes if code_place(c) not in found.reached and not _is_implied(c)]
     if missing:
-        functions.update((f, reference_to(f)) for f in map(_released_function, missing))
-        found = _survey_all([*roots, *functions], begin)
-    return Dependencies(tuple(functions.values()), found.scope, found.digests)
+        unnamed.update((id(x), (x, reference_to(x))) for x in map(_released_function, missing))
+        found = _survey_all([*roots, *(x for x, _ in unnamed.values())], begin)
+    references = tuple(reference for _, reference in unnamed.values())
+    return Dependencies(references, found.scope, found.digests)
 
 
 def _scope_of(codes: Iterable[CodeType]) -> Scope:
@@ -83,9 +87,13 @@ def _survey_all(roots: Sequence[object], scope: Scope) -> Survey:
     raise UnsupportedError("the program looks up too many names to compare them")
 
 
-def _is_of_dynamo(code: CodeType) -> bool:
-    """Return whether code stands for a built-in function, or is our wrapper of a function."""
-    return code.co_filename.startswith(DYNAMO) or code.co_filename == WRAPPER_FILE
+def _is_implied(code: CodeType) -> bool:
+    """Return whether code runs wherever other code does, though no name leads to it.
+
+    Such are Dynamo's versions of built-in functions, our wrapper of the function, and what
+    `os.environ` holds.
+    """
+    return code.co_filename.startswith(DYNAMO) or code.co_filename in IMPLIED_FILES
 
 
 def _released_function(code: CodeType) -> FunctionType:

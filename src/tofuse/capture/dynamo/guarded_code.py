@@ -18,6 +18,7 @@ from torch.fx import Graph, GraphModule
 from torch.utils.hooks import RemovableHandle
 
 from tofuse.capture.dynamo.dependencies import Dependencies, dependencies
+from tofuse.capture.dynamo.environment_reads import is_environment, is_named_environment
 from tofuse.capture.dynamo.legality import modes_active
 from tofuse.capture.dynamo.portable_guards import (
     CodeMatch,
@@ -33,7 +34,12 @@ from tofuse.capture.dynamo.references import (
 from tofuse.errors import UnsupportedError
 from tofuse.torch_internals.dispatch import TensorGuards, has_saved_tensor_hooks
 from tofuse.torch_internals.dynamo import GuardFilterEntry
-from tofuse.torch_internals.dynamo_guards import GlobalStateGuard, is_stance_default, state_text
+from tofuse.torch_internals.dynamo_guards import (
+    GlobalStateGuard,
+    guard_expression,
+    is_stance_default,
+    state_text,
+)
 
 PROGRAM = re.compile(r"__compiled_fn_.*")  # Dynamo's names for the program,
 ALIAS = re.compile(r"__import_.*|__builtins_dict__.*|\w*_\d+_c\d+")  # an object that is there,
@@ -200,6 +206,9 @@ def guarded_code(
         raise UnsupportedError("the function runs several programs, or none")
     portable = portable_guards(guards, function.__code__, aliases)
     roots = (function, *portable.functions, *_classes(portable.objects, portable.tensors))
+    environments = [g for g in guards if is_environment(g.value)]
+    is_hidden = not all(is_named_environment(guard_expression(g)) for g in environments)
+    read = [*calls, environments[0].value] if is_hidden else calls
     try:
         marshalled = marshal.dumps(bytecode)
     except ValueError as error:
@@ -210,7 +219,7 @@ def guarded_code(
         portable.objects,
         portable.tensors,
         extra,
-        dependencies(roots, traced, calls),
+        dependencies(roots, traced, read),
         state_text(GlobalStateGuard()),
     )
 

@@ -18,6 +18,7 @@ from types import CodeType, ModuleType
 import torch
 
 from tofuse.capture.fx.location import is_library_file
+from tofuse.config import ENVIRONMENT_OBJECTS
 from tofuse.errors import UnsupportedError
 
 LITERALS = (bool, int, float, complex, str, bytes, type(None), type(...))
@@ -53,6 +54,8 @@ def reference_to(value: object) -> Reference:
         found = Reference(owner.__module__, f"{owner.__qualname__}.{value.name}")
     elif value is vars(builtins):
         return Reference("builtins", "__dict__")
+    elif any(value is x for x in ENVIRONMENT_OBJECTS.values()):
+        return Reference("os", next(k for k, x in ENVIRONMENT_OBJECTS.items() if x is value))
     elif isinstance(value, type) and value in UNNAMED_TYPES:
         found = Reference("types", UNNAMED_TYPES[value])
     else:
