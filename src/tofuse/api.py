@@ -154,7 +154,8 @@ def explain(
             return clocks[-1] if measure else None
 
         unique = target if isinstance(target, torch.nn.Module) else with_unique_code(target)
-        compiled = compile_target(unique, make_context(config, add_graph, report.variants.append))
+        context = make_context(config, add_graph, report.variants.append, report.decisions.append)
+        compiled = compile_target(unique, context)
         with record_graph_breaks() as report.breaks:
             timed_call(compiled, args, kwargs)
         if measure:

@@ -32,14 +32,15 @@ class Config:
     """
 
     dynamic: bool | None = None  # symbolic sizes: True all, False none, None as torch decides
-    specialize: bool = True  # compile static programs for recurring values of symbolic sizes
+    # compile static programs for sizes that recur; None: programs whose bits stay the same
+    specialize: bool | None = None
     capture: str = "dynamo"  # "trace": once, as a pure function; see tofuse.capture.trace
     fullgraph: bool = False  # a graph break is an error
     precision: str = "fast"  # "eager": round half precision after every op, as eager does
     fuel: int | None = None  # stop after this number of fusions; see tofuse.bisect
     verify: bool = False  # compare every kernel's results with the reference at every run
     strict: bool = False  # a kernel that does not compile is an error, not a warning
-    hand_back: bool = True  # eager runs calls that are predicted to be no faster compiled
+    hand_back: bool = True  # eager runs the kinds of calls that are no faster compiled
     show: tuple[str, ...] = ()  # stages to print while compiling, from STAGES
     # limit of the memory pool for results; None: a quarter of RAM
     pool_bytes: int | None = field(default=None, repr=False)
@@ -138,8 +139,7 @@ def _config(options: Mapping[str, Option]) -> Config:
     fuel = _fuel(options.get("fuel"))
     return Config(
         dynamic=None if options.get("dynamic") is None else _flag(options, "dynamic"),
-        # fuel counts the fusions of one compilation
-        specialize=_flag(options, "specialize", default=True) and fuel is None,
+        specialize=_specialize(options, fuel),
         capture=str(capture),
         fullgraph=_flag(options, "fullgraph"),
         precision=str(precision),
@@ -167,9 +167,16 @@ def _flag(options: Mapping[str, Option], name: str, *, default: bool = False) ->
     value = options.get(name, default)
     value = FLAGS.get(value, value) if isinstance(value, str) else value
     if not isinstance(value, bool):
-        legal = "True, False or None" if name == "dynamic" else "True or False"
+        legal = "True, False or None" if name in ("dynamic", "specialize") else "True or False"
         raise OptionError(f"{name} must be {legal}, not {value!r}")
     return value
+
+
+def _specialize(options: Mapping[str, Option], fuel: int | None) -> bool | None:
+    if options.get("specialize") is None and fuel is None:
+        return None
+    # fuel counts the fusions of one compilation
+    return _flag(options, "specialize") and fuel is None
 
 
 def _names(value: Option) -> tuple[str, ...] | None:

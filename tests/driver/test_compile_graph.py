@@ -121,7 +121,7 @@ def test_graph_runner_restrides_gradients():
     torch.testing.assert_close(flat, grad_output.reshape(12), rtol=0, atol=0)
 
 
-def test_other_strides_are_compiled_at_their_second_call(monkeypatch):
+def test_other_strides_are_compiled_at_their_first_call(monkeypatch):
     inputs = images(torch.channels_last)
     compiled = tofuse.compile(normed)
     compilations = []
@@ -134,6 +134,6 @@ def test_other_strides_are_compiled_at_their_second_call(monkeypatch):
         return original(*args)
 
     monkeypatch.setattr(tofuse.driver.compile_graph, "compile_captured", count_compilation)
-    for count in (0, 1, 1):
+    for _ in range(3):
         torch.autograd.grad(compiled(*inputs), inputs, gradient(inputs[0], "contiguous"))
-        assert len(compilations) == count
+        assert len(compilations) == 1

@@ -57,13 +57,16 @@ def fingerprint(gm: GraphModule, inputs: Sequence[object]) -> tuple[str, ...] | 
         return None
 
 
-def trusted_calls(gm: GraphModule) -> tuple[str, ...]:
-    """Return the functions and methods that a program with a fingerprint calls, by name."""
-    calls = {
-        f"{node.op} {_function_name(node.target) if node.op == 'call_function' else node.target}"
-        for node in gm.graph.nodes
-        if node.op in ("call_function", "call_method") and not isinstance(node.target, OpOverload)
-    }
+def trusted_calls(gm: GraphModule) -> tuple[str, ...] | None:
+    """Return the functions and methods that a program calls, by name; None if one has no name."""
+    try:
+        calls = {
+            f"{n.op} {_function_name(n.target) if n.op == 'call_function' else n.target}"
+            for n in gm.graph.nodes
+            if n.op in ("call_function", "call_method") and not isinstance(n.target, OpOverload)
+        }
+    except (_NotIdentifiable, UnsupportedError):
+        return None
     return tuple(sorted(calls))
 
 

@@ -23,10 +23,11 @@ from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.launch import thread_count
 
 KIND = "program"
+DECISION = "decision"
 CACHEABLE = frozenset(
     (
         *("dynamic", "fullgraph", "precision", "strict", "pool_bytes", "memory_budget"),
-        *("cache_dir", "hand_back"),
+        *("cache_dir", "hand_back", "specialize"),
     )
 )
 log = logging.getLogger(__name__)
@@ -76,6 +77,20 @@ def load_program(
     except Exception:  # a damaged or incompatible entry
         store.drop(KIND, key)
         return None
+
+
+def load_decision(identity: Sequence[str], config: Config) -> tuple[bool, str] | None:
+    """Return whether eager runs a program, and why; None if that was not decided before."""
+    text = store_of(config).get(DECISION, _key(identity, config))
+    who, separator, why = (text or "").partition(": ")
+    return (who == "eager", why) if separator else None
+
+
+def store_decision(identity: Sequence[str], decision: tuple[bool, str], config: Config) -> None:
+    """Store whether eager runs a program, and why."""
+    in_eager, why = decision
+    text = f"{'eager' if in_eager else 'compiled'}: {why}"
+    store_of(config).put(DECISION, _key(identity, config), text)
 
 
 def _key(identity: Sequence[str], config: Config) -> tuple[str, ...]:

@@ -28,14 +28,20 @@ class Faster(Enum):
 
 @dataclass(frozen=True)
 class Prediction:
-    """Who is faster, and why; `trains` if the program has a backward."""
+    """Who is faster, and why; `trains` if the program has a backward.
+
+    If the difference is small, `leans_to_eager` says who is faster by the predicted times alone.
+    `pure`: to run the program once more, to time it, has no effect.
+    """
 
     faster: Faster
     why: str = ""
     trains: bool = False
+    leans_to_eager: bool = False
+    pure: bool = False
 
 
-COMPILED_IS_FASTER = Prediction(Faster.COMPILED)
+COMPILED_IS_FASTER = Prediction(Faster.COMPILED, "it is predicted to be faster than eager")
 
 
 def predict_faster(
@@ -54,7 +60,9 @@ def predict_faster(
     if not own_products and (not kernels or is_lone_call):
         return Prediction(Faster.EAGER, "it consists of library calls, which eager makes as fast")
     if _is_random(ops):
-        return COMPILED_IS_FASTER
+        return Prediction(
+            Faster.COMPILED, "its kernels draw random numbers, and eager draws others"
+        )
     eager_us = sum(op_us(op, machine_on(device_of([op]), machine)) for op in ops)
     trains = phase == "forward"
     if trains:
@@ -67,7 +75,9 @@ def predict_faster(
         return Prediction(Faster.EAGER, why)
     calls = 3 if trains else 1
     if calls * eager_us < 2 * calls * own_us + (COLD_TRAINING_CALL_US if trains else COLD_CALL_US):
-        return Prediction(Faster.UNKNOWN, trains=trains)
+        compiled_us = own_us + overhead / calls
+        why = f"predicted are {eager_us:.0f} us in eager and {compiled_us:.0f} us compiled"
+        return Prediction(Faster.UNKNOWN, why, trains, eager_us < compiled_us)
     return COMPILED_IS_FASTER
 
 

@@ -152,6 +152,10 @@ COLD_CALL_US = 100.0  # the same, after data displaced them from the caches: "Ca
 COLD_TRAINING_CALL_US = 300.0  # the same of a training step: "Call overhead"
 TRAINING_CALL_US = 70.0  # of forward and backward, with autograd's functions: "Call overhead"
 
+DECISION_S = 0.02  # of timing a program in eager and compiled, at its first call: not measured
+DECISION_ROUNDS = 3  # of eager and compiled in turn, at least: not measured
+MIN_EAGER_GAIN = 1.03  # times faster, so that eager runs a program that was timed: not measured
+
 # -- matrix products: ns an element of B, and shares of `Machine.flops` ---------------------------
 LIBRARY_ELEMENT_NS, LIBRARY_RATE = 0.38, 1.35  # that the library packs: "Products of few rows"
 LIBRARY_CACHED_ELEMENT_NS = 0.1  # the same, of a B in L2: "Products of few rows"

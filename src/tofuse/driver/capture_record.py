@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType
 
 from tofuse.cache.guarded_codes import StoredProgram
+from tofuse.capture.dynamo.keep_selection import EarlierPrograms
 from tofuse.torch_internals.dynamo import GuardFilterEntry
 from tofuse.torch_internals.dynamo_guards import traced_code
 
@@ -20,7 +21,7 @@ class CaptureRecord:
     """The number of captured programs and, of the last one, its guards and the code that it is of.
 
     `function` is the one that Dynamo compiles. `program` is None unless the program is kept on
-    disk, and runs as it is there.
+    disk, and runs as it is there. `earlier` are the programs of all calls.
     """
 
     function: Callable[..., object] | None = None
@@ -28,6 +29,7 @@ class CaptureRecord:
     guards: Sequence[GuardFilterEntry] | None = None
     traced: Sequence[CodeType] = ()
     program: StoredProgram | None = None
+    earlier: EarlierPrograms = field(default_factory=EarlierPrograms)
 
     def clear(self) -> None:
         """Forget the programs."""
@@ -41,3 +43,4 @@ class CaptureRecord:
     def set_guards(self, guards: Sequence[GuardFilterEntry]) -> None:
         """Record the guards of a program."""
         self.guards = guards
+        self.earlier.add_constants(guards)

@@ -23,7 +23,7 @@ from tofuse.config import Config
 from tofuse.driver.background import BackgroundCompiler
 from tofuse.driver.compile_graph import compile_graph
 from tofuse.driver.compile_program import compile_program
-from tofuse.driver.context import CompileContext, discard_report, make_context
+from tofuse.driver.context import CompileContext, make_context
 from tofuse.driver.fork import register_fork_handlers
 from tofuse.driver.hand_back import hand_back
 from tofuse.driver.pipeline import run_traced_passes
@@ -69,7 +69,7 @@ def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-
     is_module = isinstance(target, torch.nn.Module)
     call = call_of(target) if is_module else target
     kept = is_cacheable(context.config) and not context.reports
-    observe = context.record.set_guards if kept else discard_report
+    observe = context.record.set_guards if kept else context.record.earlier.add_constants
     capture = functools.partial(_capture, call, is_module or inspect.ismethod(target), observe)
     compiled = capture(context)
     if kept:
@@ -83,8 +83,10 @@ def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-
             )
         warm = warm_start(compiled, codes, background)
         compiled = update_compiled_wrapper(warm, compiled)
-    if _hands_back(context):
-        handed = hand_back(compiled, call, context.hand_back, context.report_variant)
+    if context.decides and not context.reports:
+        if is_module:
+            context.hand_back.mode = lambda: (torch.is_grad_enabled(), target.training)
+        handed = hand_back(compiled, call, context.hand_back)
         compiled = update_compiled_wrapper(handed, compiled)
     if is_module:
         return share_state(target, compiled, Recompilation(recompile, context.config))
@@ -113,13 +115,6 @@ def recompile(module: torch.nn.Module, config: Config) -> torch.nn.Module:
     return compiled
 
 
-def _hands_back(context: CompileContext) -> bool:
-    """Return whether eager may run calls: not if each call is to be looked into, or measured."""
-    config = context.config
-    looked_into = config.verify or config.tune == "measure" or config.fuel is not None
-    return config.hand_back and not context.reports and not looked_into
-
-
 def _eager_reason(target: object, config: Config) -> str | None:
     """Return why PyTorch must run every call of the target; None if it can be compiled."""
     if isinstance(target, torch.jit.ScriptModule):
@@ -133,7 +128,9 @@ def compile_reporting(target: Callable[P, R], config: Config) -> tuple[Callable[
     """Return the function, compiled again, and a report that collects its compiled graphs."""
     report = Report()
     unique = target if isinstance(target, torch.nn.Module) else with_unique_code(target)
-    context = make_context(config, report.graphs.append, report.variants.append)
+    context = make_context(
+        config, report.graphs.append, report.variants.append, report.decisions.append
+    )
     return compile_target(unique, context), report
 
 

@@ -20,7 +20,7 @@ from tofuse.capture.lower.split_data_dependent import SplitGraph, split_data_dep
 from tofuse.config import Config
 from tofuse.driver.context import CompileContext, ReportSink, discard_report, make_context
 from tofuse.driver.pipeline import compile_captured
-from tofuse.driver.variants import Dispatcher
+from tofuse.driver.variants import NEW_KEY, Dispatcher
 from tofuse.errors import CaptureError, TofuseWarning
 from tofuse.ir.dims import Dim, symbol, symbols_of
 from tofuse.ir.graph import Value
@@ -31,8 +31,8 @@ from tofuse.report.model import GraphReport
 from tofuse.runtime.execute import CompiledPlan
 
 SYMBOLIC_SIZES_NOTE = (
-    "sizes are symbolic; numbers in this report are for the sizes of the first call; unless"
-    " specialize=False, sizes that recur get a program of their own"
+    "sizes are symbolic; numbers in this report are for the sizes of the first call; with"
+    " specialize=True, sizes that recur get a program of their own"
 )
 Strides = tuple[int, ...]
 
@@ -71,6 +71,7 @@ def compile_graph(
         run = specialize_strides(run, tangents.expected, lambda: tangents, context)
         return CompiledGraph(run, artifact, tangents)
     except CaptureError as e:
+        context.program.add_eager_graph(f"PyTorch runs the whole graph: {e}")
         context.report(GraphReport(phase, notes=(f"PyTorch runs the whole graph: {e}",)))
     except Exception as error:
         context.fall_back(error, gm)
@@ -82,6 +83,8 @@ def _compile_parts(
 ) -> CompiledPlan:
     """Compile the parts of a split graph; return a callable that runs all of it."""
     notes = (*notes, split.note)
+    context.program.pure = False
+    context.program.has_fixed_bits.append(False)
     if not split.parts:
         context.report(GraphReport(phase, notes=notes))
     for call, part in split.parts:
@@ -93,7 +96,7 @@ def _compile_parts(
 def load_graph(run: CompiledPlan, artifact: Artifact, context: CompileContext) -> CompiledGraph:
     """Return a graph that was kept on disk, with variants if it is a backward."""
     if artifact.plan.name != "backward":
-        context.hand_back.predictions.append(artifact.prediction)
+        context.program.predictions.append(artifact.prediction)
     if artifact.tangent_strides is None:
         return CompiledGraph(run, artifact)
     layouts = partial(pickle.loads, artifact.tangent_layouts)
@@ -106,10 +109,10 @@ def specialize_strides(
     tangents: Callable[[], TangentLayouts],
     context: CompileContext,
 ) -> CompiledPlan:
-    """Return a backward that is compiled again for gradients whose other strides recur.
+    """Return a backward that is compiled again for gradients with other strides, four at most.
 
     `expected` has the strides for which `run` was compiled, by argument; it copies arguments that
-    have others.
+    have others. The first call with other strides compiles: the second has the same bits.
     """
 
     def strides_of(args: list[object]) -> tuple[Strides, ...] | None:
@@ -132,10 +135,10 @@ def specialize_strides(
             message = f"tofuse copies gradients to other strides: {error}"
             warnings.warn(message, TofuseWarning, stacklevel=2)
             return run, f"gradients are copied to other strides: {error}"
-        return variant, f"gradients with the strides {', '.join(map(str, strides.values()))} recur"
+        return variant, f"gradients have the strides {', '.join(map(str, strides.values()))}"
 
     dispatcher = Dispatcher(run, context.report_variant)
-    dispatcher.specialize(strides_of, make, threshold=0.0)
+    dispatcher.specialize(strides_of, make, NEW_KEY)
     return dispatcher
 
 

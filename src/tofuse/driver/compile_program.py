@@ -17,12 +17,11 @@
 from __future__ import annotations
 
 import functools
-import pickle
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import torch
@@ -30,9 +29,6 @@ from torch.fx import GraphModule
 
 from tofuse.cache.fingerprint import (
     fingerprint,
-    is_unchanged,
-    torch_state,
-    trusted_calls,
 )
 from tofuse.cache.guarded_codes import StoredProgram
 from tofuse.cache.programs import is_cacheable, load_program, store_program
@@ -47,19 +43,23 @@ from tofuse.capture.aot.backward_trace import complete_backward_trace
 from tofuse.capture.aot.boxed import BoxedFunction, CompiledFunction
 from tofuse.capture.decomp.decompose import decompositions
 from tofuse.capture.dynamo.async_collectives import unwrap_async_inputs, wait_for_arguments
-from tofuse.capture.dynamo.eager_program import eager_program
+from tofuse.capture.dynamo.eager_program import (
+    EagerProgram,
+    eager_program,
+)
 from tofuse.capture.dynamo.graph_breaks import bucket_notes
-from tofuse.capture.dynamo.guarded_code import pickled_graph
 from tofuse.capture.dynamo.legality import (
     fallback_reason,
     modes_active,
-    needs_eager,
     returns_only_views,
 )
-from tofuse.capture.dynamo.overlap_guard import OverlapGuard, overlap_guard
+from tofuse.capture.dynamo.overlap_guard import overlap_guard
 from tofuse.capture.dynamo.returned_views import split_returned_views
 from tofuse.capture.dynamo.scalar_inputs import add_scalar_inputs, read_scalars
-from tofuse.capture.dynamo.specialize_sizes import SymbolicProgram, symbolic_program
+from tofuse.capture.dynamo.specialize_sizes import (
+    SymbolicProgram,
+    symbolic_program,
+)
 from tofuse.capture.fx.node_tensors import (
     float_guard_counter,
     module_tensors,
@@ -70,8 +70,11 @@ from tofuse.driver.autotune_program import fastest_program
 from tofuse.driver.capture_record import Captured
 from tofuse.driver.compile_graph import CompiledGraph, compile_graph, load_graph
 from tofuse.driver.context import CompileContext
+from tofuse.driver.first_call import add_eager_calls
 from tofuse.driver.pipeline import PRE_AUTOGRAD_PASSES, run_traced_passes
-from tofuse.driver.variants import NEW_KEY, Dispatcher, Variant
+from tofuse.driver.program_record import ProgramRecord
+from tofuse.driver.stored_program import stored_program
+from tofuse.driver.variants import NEW_KEY, Dispatcher
 from tofuse.errors import TofuseWarning, first_line
 from tofuse.gc_pause import pause_gc
 from tofuse.ir.runtime_kind import InferenceRuntime, RuntimeKind
@@ -95,18 +98,20 @@ def compile_program(
         context.report_fallback(missing)
         return gm.forward
     run: CompiledFunction = gm.forward
-    context.record.begin_program()
+    context = _begin_program(context, gm)
     scalars: Sequence[int] = ()
     waits: Sequence[int] = ()
     try:
         example_inputs, waits = unwrap_async_inputs(example_inputs)
         program, inputs, scalars = add_scalar_inputs(gm, example_inputs)
-        run = eager_program(program)
+        run = eager = eager_program(program)
         reason = fallback_reason(program, inputs)
         if reason is None:
-            run = _program_variants(program, inputs, context)
+            context.record.earlier.add(gm, inputs)
+            run = _program_variants(program, eager, inputs, context)
         else:
             context.report_fallback(reason)
+            run = _eager_fallback(context, run)
             waits = ()  # PyTorch's operators wait by themselves
         if scalars or waits:
             context.record.program = None
@@ -114,6 +119,7 @@ def compile_program(
         raise  # to Dynamo
     except NeedsEager as reason:
         context.report_fallback(f"{reason}")
+        run = _eager_fallback(context, run)
         waits = ()
     except DATA_DEPENDENCE_ERRORS as error:
         why = f"the program branches on a size that depends on data: {first_line(error)}"
@@ -127,80 +133,58 @@ def _stop(*args: object) -> NoReturn:
     raise Captured
 
 
+def _begin_program(context: CompileContext, gm: GraphModule) -> CompileContext:
+    """Return the context for one program; record that Dynamo has captured it."""
+    context.record.begin_program()
+    context.hand_back.programs += 1
+    reason = getattr(gm, "compile_subgraph_reason", None)
+    context.hand_back.partial |= bool(getattr(reason, "graph_break", False))
+    return replace(context, program=ProgramRecord())
+
+
+def _eager_fallback(context: CompileContext, eager: CompiledFunction) -> CompiledFunction:
+    """Return a program that eager runs, and that says so at each call."""
+
+    def run(*args: object) -> object:
+        context.hand_back.calls.in_eager += 1
+        return eager(*args)
+
+    return run if context.decides else eager
+
+
 def _program_variants(
-    gm: GraphModule, inputs: Sequence[object], context: CompileContext
+    gm: GraphModule, eager: EagerProgram, inputs: Sequence[object], context: CompileContext
 ) -> Dispatcher[object]:
-    """Return the compiled program, with variants.
+    """Return the compiled program, with variants; `eager` is the program as it was captured.
 
-    PyTorch runs calls that need its operators, calls whose written arguments overlap others, and
-    all calls after a second derivative was taken, because a training loop repeats it in each step.
-    Sizes of a program with symbolic sizes that recur get a program of their own. Under
-    `tune="measure"`, the first call chooses between this program and PyTorch.
+    PyTorch runs calls that need its operators, and calls whose written arguments overlap others.
+    The first call decides who runs the others (`FirstCall`). Sizes of a program with symbolic sizes
+    that recur get a program of their own, if this changes no bits, or with `specialize=True`.
+    Under `tune="measure"`, the first call chooses between this program and PyTorch.
     """
-    specializes = context.config.specialize and not context.reports
+    specializes = context.config.specialize is not False and not context.reports
     symbolic = symbolic_program(gm, inputs) if specializes else None
-    eager = eager_program(gm)
+    overlaps = overlap_guard(gm)
+    compile_variant = functools.partial(_compile_variant, context, eager)
     dispatcher = Dispatcher[object](eager, context.report_variant)
-
-    prefer_eager = functools.partial(_prefer_eager, dispatcher, eager)
-    compile_variant = functools.partial(_compile_variant, context, prefer_eager)
     begin = time.perf_counter()
     dispatcher.default = compile_variant(gm, inputs)
     seconds = time.perf_counter() - begin
-    # the variants run `gm` in eager, with the changes of the passes that work in place
-    dispatcher.guarded = _eager_variants(eager, overlap_guard(gm))
-    if symbolic is not None:
+    add_eager_calls(dispatcher, eager, overlaps, inputs, context)
+    if symbolic is not None and (context.config.specialize or _has_fixed_bits(symbolic, context)):
         make = functools.partial(_static_variant, context, symbolic, compile_variant, dispatcher)
         dispatcher.specialize(symbolic.key, make, seconds)
     if context.config.tune != "measure":
         return dispatcher
     fastest = Dispatcher[object](dispatcher, context.report_variant)
-    make_fastest = lambda *args: fastest_program(dispatcher, gm, args, context)  # noqa: E731
+    make_fastest = lambda *args: fastest_program(dispatcher, eager.module, args, context)  # noqa: E731
     fastest.specialize(lambda *args: "any", make_fastest, NEW_KEY)
     return fastest
 
 
-def _eager_variants(
-    eager: Callable[..., object], overlaps: OverlapGuard | None
-) -> tuple[Variant[object], ...]:
-    """Return the variants for calls that PyTorch must run."""
-    variant = Variant(needs_eager, eager, "the call needs PyTorch's operators")
-    if overlaps is None:
-        return (variant,)
-    return variant, Variant(overlaps, eager, "a written argument overlaps another")
-
-
-def restore_program(stored: StoredProgram, context: CompileContext) -> Dispatcher[object] | None:
-    """Return a program that is kept on disk, with its variants; None if it is no longer there."""
-    if not is_unchanged(stored.torch_state, stored.calls):
-        return None
-    found = load_program(stored.identity, context.config)
-    if found is None:
-        return None
-    gm: list[GraphModule] = []
-
-    def eager(*args: object) -> Sequence[object]:
-        if not gm:
-            gm.append(pickle.loads(stored.graph))
-        results: Sequence[object] = gm[0].forward(*args)
-        return results
-
-    dispatcher = Dispatcher[object](eager, context.report_variant)
-
-    def run_eager(arguments: Sequence[object], aliases: Sequence[object]) -> Sequence[object]:
-        _prefer_eager(dispatcher, eager)
-        return eager(*aliases)
-
-    kind, graphs = found
-    boxed = [load_graph(run, artifact, context).run for run, artifact in graphs]
-    dispatcher.default = make_program(kind, boxed[0], boxed[-1], run_eager)
-    dispatcher.guarded = _eager_variants(eager, stored.overlaps)
-    return dispatcher
-
-
-def _prefer_eager(dispatcher: Dispatcher[object], eager: Callable[..., object]) -> None:
-    reason = "a second derivative was taken, which PyTorch computes"
-    dispatcher.prefer(Variant(lambda *args: True, eager, reason))
+def _has_fixed_bits(symbolic: SymbolicProgram, context: CompileContext) -> bool:
+    """Return whether a program for constant sizes gives the bits of the one for all sizes."""
+    return not symbolic.floats and all(context.program.has_fixed_bits)
 
 
 def _static_variant(
@@ -233,7 +217,7 @@ class _Program:
     gm: GraphModule
     notes: tuple[str, ...]
     key: tuple[str, ...] | None
-    prefer_eager: Callable[[], None]
+    eager: EagerProgram
     images_converted: bool  # by the pass `channels_last`
 
     @functools.cached_property
@@ -250,9 +234,12 @@ class _Program:
         program = make_program(kind, forward, backward, eager)
         return functools.partial(program, *self.tensors) if self.tensors else program
 
+    def stored(self, key: tuple[str, ...]) -> StoredProgram | None:
+        """Return how a later process finds the program on disk; None if it cannot."""
+        return None if self.tensors else stored_program(self.gm, self.eager, key)
+
     def run_eager(self, arguments: Sequence[object], aliases: Sequence[object]) -> Sequence[object]:
         """Run the program in eager, for a second derivative."""
-        self.prefer_eager()
         results: Sequence[object] = self.gm.forward(*aliases)
         return results
 
@@ -260,7 +247,7 @@ class _Program:
 @pause_gc()
 def _compile_variant(
     context: CompileContext,
-    prefer_eager: Callable[[], None],
+    eager: EagerProgram,
     gm: GraphModule,
     inputs: Sequence[object],
 ) -> CompiledFunction:
@@ -280,7 +267,7 @@ def _compile_variant(
         gm = gm if views is None else views.program
         kept = is_cacheable(context.config) and not context.reports
         key = fingerprint(gm, inputs) if kept else None
-        program = _Program(gm, notes, key, prefer_eager, images_converted)
+        program = _Program(gm, notes, key, eager, images_converted)
         run: CompiledFunction | None = None
         with suppress(NeedsAutograd, NeedsInference):
             run = _load_or_compile(program, inputs, context, keep_mutations=keep)
@@ -305,7 +292,8 @@ def _load_or_compile(
     stored = None if key is None else load_program(key, config)
     if stored is not None and key is not None:
         boxed = [load_graph(run, artifact, context).run for run, artifact in stored[1]]
-        context.record.program = _stored_program(program, key)
+        context.program.pure = not stored[0].mutated
+        context.record.program = program.stored(key)
         return program.bind(stored[0], boxed[0], boxed[-1])
     count_float_guards = float_guard_counter(gm)
     float_guards = count_float_guards()
@@ -331,7 +319,8 @@ def _load_or_compile(
     if "backward" in graphs.graphs:  # AOTAutograd asked for it at once: sizes are symbolic
         graphs.backward().compiled()
     if kind is not None and key is not None and count_float_guards() == float_guards:
-        context.record.program = _stored_program(program, key)
+        context.record.program = program.stored(key)
+    context.program.pure &= kind is not None and not kind.mutated
     if kind is None:
         return gm.forward if returns_only_views(gm) else wrapped
     if isinstance(kind, InferenceRuntime):
@@ -340,15 +329,6 @@ def _load_or_compile(
     if context.capture_only:
         graphs.backward().compiled()
     return program.bind(kind, forward.run, graphs.backward())
-
-
-def _stored_program(program: _Program, key: tuple[str, ...]) -> StoredProgram | None:
-    """Return how a later process finds a program that is kept on disk; None if it cannot."""
-    graph = None if program.tensors else pickled_graph(program.gm)
-    if graph is None:
-        return None
-    calls = trusted_calls(program.gm)
-    return StoredProgram(key, torch_state(), calls, graph, overlap_guard(program.gm))
 
 
 def trace_graphs(

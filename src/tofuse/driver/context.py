@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch.fx import GraphModule
@@ -14,10 +14,10 @@ from tofuse.backends.llvm.load import CODE, CodeLibrary, host_target
 from tofuse.capture.fx.location import source_location
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 from tofuse.config import Config
-from tofuse.cost.call_overhead import Faster, Prediction
 from tofuse.cost.machine_source import check_machine
 from tofuse.driver.capture_record import CaptureRecord
 from tofuse.driver.hand_back import HandBack
+from tofuse.driver.program_record import ProgramRecord
 from tofuse.errors import CompileError, OptionError, TofuseError, TofuseWarning, first_line
 from tofuse.executors import executors_of
 from tofuse.ir.executor import Request
@@ -51,23 +51,33 @@ class CompileContext:
     """The options of one call of `tofuse.compile`, and what follows from them.
 
     `claims` are the calls that capture must not decompose. `sink` receives the report of each
-    graph, `variants` the reason for each variant of a program. `target` returns the processor to
+    graph, `variants` the reason for each variant of a program, and `decisions` whether eager or
+    compiled code runs a program. `target` returns the processor to
     generate code for, from the number of threads, which is torch's at the time of each compilation;
     `library` receives the machine code, `hand_back` records which calls eager runs, and `record`
-    what Dynamo captures. With `capture_only`, programs are compiled with their backward, and
-    calling one raises `Captured`.
+    what Dynamo captures. `program` is the record of the program that is compiled. With
+    `capture_only`, programs are compiled with their backward, and calling one raises `Captured`.
     """
 
     config: Config
     claims: ClaimPredicate
     sink: ReportSink
     variants: Callable[[str], None]
+    decisions: Callable[[str], None]
     fuel: Fuel
     target: Callable[[int], Target]
     library: CodeLibrary
     hand_back: HandBack
     record: CaptureRecord
+    program: ProgramRecord = field(default_factory=ProgramRecord)
     capture_only: bool = False
+
+    @property
+    def decides(self) -> bool:
+        """Whether eager may run calls: not if each call is to be looked into, or measured."""
+        config = self.config
+        looked_into = config.verify or config.tune == "measure" or config.fuel is not None
+        return config.hand_back and not looked_into
 
     @property
     def reports(self) -> bool:
@@ -93,11 +103,17 @@ class CompileContext:
             print(f"--- tofuse: another variant of a program: {reason} ---")
         self.variants(reason)
 
+    def report_decision(self, text: str) -> None:
+        """Report who runs a kind of call; show it if any stage is shown."""
+        log.info("%s", text)
+        if self.config.show:
+            print(f"--- tofuse: {text} ---")
+        self.decisions(text)
+
     def report_fallback(self, reason: str) -> None:
         """Report that PyTorch runs a whole program."""
         log.info("PyTorch runs a whole program: %s", reason)
-        why = f"PyTorch runs the whole program: {reason}"
-        self.hand_back.predictions.append(Prediction(Faster.EAGER, why))
+        self.program.add_eager_graph(f"PyTorch runs the whole program: {reason}")
         self.sink(GraphReport("inference", notes=(f"PyTorch runs the whole program: {reason}",)))
 
     def raise_if_fatal(self, error: Exception) -> None:
@@ -147,6 +163,7 @@ def make_context(
     config: Config,
     sink: ReportSink = discard_report,
     variants: Callable[[str], None] = discard_report,
+    decisions: Callable[[str], None] = discard_report,
 ) -> CompileContext:
     """Return the context for these options.
 
@@ -164,6 +181,7 @@ def make_context(
         claims,
         sink,
         variants,
+        decisions,
         Fuel(config.fuel),
         host_target,
         CODE,

@@ -9,6 +9,7 @@ from functools import partial
 
 from torch.fx import GraphModule
 
+from tofuse.analysis.fixed_bits import has_fixed_bits
 from tofuse.backends.llvm.load import CodeLibrary
 from tofuse.cache.artifact import Artifact
 from tofuse.capture.fx.eager_memory import EagerMemory, simulate_eager
@@ -253,10 +254,12 @@ def compile_captured(
     program = build_program(
         part, signature, choices, config, constants, oracle, library, log.finish_stage
     )
+    record = compile_context.program
+    record.has_fixed_bits.append(has_fixed_bits(captured.graph))
     if phase != "backward":
-        prediction = predict(captured.graph, program, phase, oracle.machine)
+        prediction = predict(captured, program, phase, oracle.machine)
         program = replace(program, prediction=prediction)
-        compile_context.hand_back.predictions.append(prediction)
+        record.predictions.append(prediction)
     generated = program.generated
     log.log_text("loops", lambda: "\n".join(f"{g.nest.kernel!r}\n{g.nest!r}" for g in generated))
     log.log_text("source", lambda: "\n".join(g.source for g in generated))

@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
+
+from tofuse.capture.lower.convert import CapturedGraph
 from tofuse.cost.call_overhead import Prediction, predict_faster
 from tofuse.cost.machine import Machine
 from tofuse.driver.link import LinkedProgram
 from tofuse.ir.executor import LIBRARY
-from tofuse.ir.graph import Graph
+from tofuse.torch_internals.operators import OpOverload, schema_of
 
 
-def predict(captured: Graph, program: LinkedProgram, phase: str, machine: Machine) -> Prediction:
+def predict(
+    captured: CapturedGraph, program: LinkedProgram, phase: str, machine: Machine
+) -> Prediction:
     """Predict whether a program is faster than eager, which runs the captured graph."""
     library = [a for r, a in program.assigned.items() if r.library]
     products = sum(a.name != LIBRARY for a in library)
     own_us = sum(a.us for a in program.assigned.values())
     kernels = len(program.generated)
-    return predict_faster(captured, kernels, products, own_us, machine, phase)
+    prediction = predict_faster(captured.graph, kernels, products, own_us, machine, phase)
+    return replace(prediction, pure=_is_pure(captured))
+
+
+def _is_pure(captured: CapturedGraph) -> bool:
+    """Return whether to run a graph has no effect: no writes, random numbers, user's operators."""
+    calls = [str(op.attr("target")) for op in captured.graph.ops if op.kind == "opaque"]
+    return not captured.writes and all(map(_is_pure_call, calls))
+
+
+def _is_pure_call(name: str) -> bool:
+    operator: object = torch.ops
+    for word in name.split("."):
+        operator = getattr(operator, word, None)
+    if not isinstance(operator, OpOverload) or operator.namespace != "aten":
+        return False
+    return (
+        not schema_of(operator).is_mutable
+        and torch.Tag.nondeterministic_seeded not in operator.tags
+    )

@@ -33,7 +33,8 @@ class Dispatcher(Generic[R]):
     most `MAX_VARIANTS` of them. `record` receives the reason for each.
 
     Threads may share a dispatcher, and signal handlers may call it: it has no lock. Of several
-    callers that need a program, the first makes it, and the others run the default meanwhile.
+    callers that need a program, the first makes it, and the others run the default meanwhile. If
+    the threshold is `NEW_KEY`, no call of the kind may run the default, and others make it, too.
     """
 
     def __init__(self, default: Callable[..., R], record: Callable[[str], None]) -> None:
@@ -70,15 +71,10 @@ class Dispatcher(Generic[R]):
         """
         self.key, self.make, self.threshold = key, make, threshold
 
-    def prefer(self, variant: Variant[R]) -> None:
-        """Add a variant before all others."""
-        if all(v.reason != variant.reason for v in self.guarded):
-            self.guarded = (variant, *self.guarded)
-            self.record(variant.reason)
-
     def _run_default(self, key: Hashable, args: tuple[object, ...]) -> R:
         """Run a call that has no variant; make one if it is due."""
-        if key is None or len(self._makers) >= MAX_VARIANTS:
+        is_full = key not in self._makers and len(self._makers) >= MAX_VARIANTS
+        if key is None or is_full:
             return self.default(*args)
         seconds = self._seconds.get(key, NEW_KEY)
         if seconds >= self.threshold:
@@ -94,16 +90,19 @@ class Dispatcher(Generic[R]):
     def _make(self, key: Hashable, args: tuple[object, ...]) -> Callable[..., R] | None:
         """Make the variant for a key; return None if there is none now."""
         maker = object()
-        if self._makers.setdefault(key, maker) is not maker:  # one step for all threads
-            return self.by_key.get(key)
+        is_first = self._makers.setdefault(key, maker) is maker  # one step for all threads
+        found = self.by_key.get(key)
+        if not is_first and (found is not None or self.threshold != NEW_KEY):
+            return found
         made = None
         try:
             made = self.make(*args)
         finally:
-            if made is None:
-                del self._makers[key]
+            if made is None and is_first:
+                self._makers.pop(key, None)
         if made is None:
             return None
-        self.by_key[key], reason = made
-        self.record(reason)
-        return made[0]
+        run = self.by_key.setdefault(key, made[0])
+        if run is made[0]:
+            self.record(made[1])
+        return run

@@ -13,9 +13,9 @@ from tofuse.cache.guarded_codes import StoredCode, StoredProgram, load_codes, st
 from tofuse.capture.dynamo.guarded_code import BoundCode, guarded_code
 from tofuse.driver.background import BackgroundCompiler
 from tofuse.driver.capture_record import Captured
-from tofuse.driver.compile_program import restore_program
 from tofuse.driver.context import CompileContext, log
 from tofuse.driver.hand_back import kind_of_call
+from tofuse.driver.stored_program import restore_program
 from tofuse.gc_pause import pause_gc
 from tofuse.torch_internals.dynamo_guards import compiled_bytecode
 

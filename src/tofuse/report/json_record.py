@@ -33,6 +33,7 @@ def report_record(report: Report) -> Record:
         "calls": None if report.calls is None else asdict(report.calls),
         "graph_breaks": list(report.breaks),
         "variants": list(report.variants),
+        "decisions": list(report.decisions),
         "graphs": [_graph(graph) for graph in report.graphs],
     }
 

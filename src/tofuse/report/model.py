@@ -245,7 +245,8 @@ class Report:
     """All graphs compiled for one function, in order of compilation.
 
     `breaks` lists graph breaks and functions left to Python, each with its line and reason,
-    `variants` the reason for each variant of a program that calls made. `ranks` are those of
+    `variants` the reason for each variant of a program that calls made, `decisions` whether eager
+    or compiled code runs calls outside of a report, and why. `ranks` are those of
     torch.distributed.
     """
 
@@ -255,6 +256,7 @@ class Report:
     limits: MachineLimits | None = None
     breaks: list[str] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
+    decisions: list[str] = field(default_factory=list)
     ranks: Ranks = ONE_RANK
 
     @property

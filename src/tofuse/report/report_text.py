@@ -95,6 +95,8 @@ def _blocks(report: Report) -> Iterator[RenderableType]:
 
 
 def _breaks(report: Report) -> Iterator[RenderableType]:
+    for line in report.decisions:
+        yield Padding(Text(line, style="dim"), INDENT[2])
     for line in (*report.breaks, *(f"another variant: {why}" for why in report.variants)):
         yield Padding(Text(line, style="yellow"), INDENT[2])
 

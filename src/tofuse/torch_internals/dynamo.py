@@ -137,6 +137,17 @@ def get_source(argument: Node) -> object:
     return getattr(argument, "_dynamo_source", None)
 
 
+def source_name(source: object) -> str:
+    """Return the expression that a source stands for, such as `L['x']`; empty if it has none."""
+    name = getattr(source, "name", "")
+    return str(name() if callable(name) else name)  # a method in torch 2.11
+
+
+def has_promised_range(tensor: object) -> bool:
+    """Return whether `mark_dynamic(..., min=, max=)` promises a program for all of a range."""
+    return bool(getattr(tensor, "_dynamo_dynamic_range", None))
+
+
 def set_source(argument: Node, source: object) -> None:
     """Set where Dynamo takes an argument of a program from."""
     argument._dynamo_source = source

@@ -68,7 +68,7 @@ PROGRAMS = {
 @pytest.mark.parametrize("grad", [False, True])
 def test_each_size_matches_eager_before_and_after(name, grad, specialized):
     f = PROGRAMS[name]
-    compiled = tofuse.compile(f, dynamic=True, strict=True)
+    compiled = tofuse.compile(f, dynamic=True, specialize=True, strict=True)
     plain = (
         tofuse.compile(f, dynamic=False) if name == "dropout" else f
     )  # eager draws other random numbers
@@ -107,7 +107,7 @@ SHAPES = ((7, 5, 6), (3, 11, 18), (7, 5, 6), (1, 13, 22), (2, 1, 2), (0, 3, 4), 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("f", [mirrored, middles, written_column, gated])
 def test_odd_and_empty_sizes_layouts_and_dtypes(f, dtype, specialized):
-    compiled = tofuse.compile(f, dynamic=True, strict=True)
+    compiled = tofuse.compile(f, dynamic=True, specialize=True, strict=True)
     tolerance = 6e-2 if dtype is torch.bfloat16 else 1e-4
     for shape in SHAPES:
         x = torch.randn(shape).to(dtype)
@@ -120,7 +120,7 @@ def test_odd_and_empty_sizes_layouts_and_dtypes(f, dtype, specialized):
 
 
 def test_writes_and_other_strides(specialized):
-    compiled = tofuse.compile(norm_in_place, dynamic=True, strict=True)
+    compiled = tofuse.compile(norm_in_place, dynamic=True, specialize=True, strict=True)
     for k in range(6):
         x = torch.randn(6, 9)[:, ::2] if k % 2 else torch.randn(6, 5)
         got, expected = (outcome(g, copies((x,)), {}) for g in (compiled, norm_in_place))
@@ -133,7 +133,7 @@ def test_model_trains_across_specialization(specialized):
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
     twin = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
     twin.load_state_dict(model.state_dict())
-    fast = tofuse.compile(model, dynamic=True, strict=True)
+    fast = tofuse.compile(model, dynamic=True, specialize=True, strict=True)
     steps = [torch.optim.SGD(m.parameters(), 0.1) for m in (model, twin)]
     for k in range(9):
         x = torch.randn(4 + k % 2, 8)
@@ -161,7 +161,9 @@ def test_random_numbers_are_those_of_the_dynamic_program(specialized):
 
 
 def test_data_dependent_sizes_are_not_specialized(specialized):
-    compiled = tofuse.compile(lambda x: torch.nonzero(x > 0).sum() + x.sum(), dynamic=True)
+    compiled = tofuse.compile(
+        lambda x: torch.nonzero(x > 0).sum() + x.sum(), dynamic=True, specialize=True
+    )
     x = torch.randn(5, 6)
     for _ in range(4):
         torch.testing.assert_close(compiled(x), torch.nonzero(x > 0).sum() + x.sum())
@@ -174,7 +176,7 @@ class PassThrough(TorchDispatchMode):
 
 @pytest.mark.parametrize("context", [PassThrough, forward_ad.dual_level, torch.device], ids=str)
 def test_no_specialization_under_modes_and_transforms(context, specialized):
-    compiled = tofuse.compile(lambda x: x.softmax(-1), dynamic=True)
+    compiled = tofuse.compile(lambda x: x.softmax(-1), dynamic=True, specialize=True)
     x = torch.randn(3, 5)
     expected = x.softmax(-1)
     compiled(x)
@@ -189,7 +191,7 @@ def test_transforms_of_a_specialized_program(specialized):
     def f(x):
         return (x * 2).softmax(-1)
 
-    compiled, x = tofuse.compile(f, dynamic=True), torch.randn(3, 5)
+    compiled, x = tofuse.compile(f, dynamic=True, specialize=True), torch.randn(3, 5)
     for _ in range(3):
         compiled(x)
     assert len(specialized) == 1
@@ -204,7 +206,7 @@ def test_failed_specialization_keeps_the_dynamic_program(monkeypatch, specialize
         raise RuntimeError("no copy of this")
 
     monkeypatch.setattr(specialize_sizes, "_StaticShapes", fail)
-    compiled = tofuse.compile(lambda x: x.softmax(-1), dynamic=True)
+    compiled = tofuse.compile(lambda x: x.softmax(-1), dynamic=True, specialize=True)
     x = torch.randn(3, 5)
     compiled(x)
     with pytest.warns(UserWarning, match="all sizes: no copy of this"):
@@ -219,7 +221,22 @@ def test_option_disables_specialization(specialized):
     assert not specialized
 
 
+def test_by_default_only_programs_whose_bits_stay_are_specialized(specialized):
+    calls = [torch.randn(6, 5), torch.randn(3, 5)] * 3
+    for function in (lambda x: x.softmax(-1), lambda x: x.half().exp() * 2, lambda x: x / len(x)):
+        compiled = tofuse.compile(function, dynamic=True)
+        for x in calls:
+            compiled(x)
+    assert not specialized
+    compiled = tofuse.compile(lambda x: x.sin() * 2 + x, dynamic=True)
+    for x in calls:
+        compiled(x)
+    assert specialized == [((6, 5),), ((3, 5),)]
+
+
 def test_report_uses_the_sizes_of_the_call():
-    report = tofuse.explain(lambda x: x.softmax(-1), dynamic=True)(torch.randn(1000, 24))
+    report = tofuse.explain(lambda x: x.softmax(-1), dynamic=True, specialize=True)(
+        torch.randn(1000, 24)
+    )
     assert report.bytes_after == 2 * 1000 * 24 * 4
     assert any(note.startswith("sizes are symbolic") for note in report.notes)

@@ -1,80 +1,68 @@
-"""The program that PyTorch runs in place of a compiled one."""
+"""A program of Dynamo as it was captured, which PyTorch runs as it runs the function itself."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
+import pickle
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import torch
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
 
-from tofuse.capture.aot.boxed import CompiledFunction
-from tofuse.capture.fx.subgraphs import (
-    APPLY,
-    FunctionBodies,
-    function_bodies,
-    nodes_of_all_graphs,
-    subgraph,
-)
-from tofuse.torch_internals.memory import tensor_version
-
-CHANGED = (
-    "one of the variables needed for gradient computation has been modified by an inplace "
-    "operation: it was saved with `ctx.save_for_backward`"
-)
+from tofuse.capture.dynamo.saved_versions import with_version_checks
+from tofuse.torch_internals.dynamo import get_source, set_source
 
 
-def eager_program(gm: GraphModule) -> CompiledFunction:
-    """Return a program of Dynamo as PyTorch runs it.
+class EagerProgram:
+    """A program before passes changed its graph; a call runs the same operators as the function."""
 
-    Dynamo keeps what an `autograd.Function` saves for its backward without autograd's check that
-    nobody has written into it since. The program checks this itself.
-    """
-    if all(n.target is not APPLY for n in nodes_of_all_graphs(gm.graph)):
-        return gm.forward
-    return _with_version_checks(gm).forward
+    def __init__(self, make: Callable[[], GraphModule]) -> None:
+        self._make = make
 
+    @cached_property
+    def module(self) -> GraphModule:
+        """The program as a module; made when it is needed, because that takes time."""
+        return self._make()
 
-def _with_version_checks(gm: GraphModule) -> GraphModule:
-    """Return a program, with the same attributes, whose Functions check their saved tensors."""
-    graph: Graph = copy.deepcopy(gm.graph)
-    made = GraphModule(gm, graph)
-    for node in graph.find_nodes(op="get_attr"):
-        inner = subgraph(node)
-        if inner is not None:
-            setattr(made, str(node.target), _with_version_checks(inner))
-    for bodies in filter(None, map(function_bodies, graph.nodes)):
-        if bodies.checked:
-            _check_saved(bodies)
-    return made
+    def __call__(self, *args: object) -> Sequence[object]:
+        results: Sequence[object] = self.module.forward(*args)
+        return results
 
 
-def _check_saved(bodies: FunctionBodies) -> None:
-    """Let a forward save the versions of what it saves, and the backward compare them, in place."""
-    forward, backward = bodies.forward, bodies.backward
-    output = forward.graph.output_node()
-    returned = output.args[0]
-    assert isinstance(returned, (list, tuple))
-    results, saved = returned
-    assert isinstance(saved, (list, tuple))
-    with forward.graph.inserting_before(output):
-        versions = forward.graph.call_function(_versions, tuple(saved[k] for k in bodies.checked))
-    output.args = ((results, (*saved, versions)),)
-    last = backward.graph.find_nodes(op="placeholder")[-1]
-    with backward.graph.inserting_after(last):
-        expected = backward.graph.placeholder("versions")
-    tensors = [bodies.saved[k] for k in bodies.checked]
-    with backward.graph.inserting_after(expected):
-        backward.graph.call_function(_check_versions, (expected, *tensors))
-    for module in (forward, backward):
-        module.recompile()
+def eager_program(gm: GraphModule) -> EagerProgram:
+    """Return the program as it is now, whatever becomes of its graph."""
+    graph = copy_graph(gm.graph)
+    return EagerProgram(lambda: with_version_checks(GraphModule(gm, graph)))
 
 
-def _versions(*tensors: torch.Tensor) -> tuple[int, ...]:
-    return tuple(map(tensor_version, tensors))
+def stored_eager_program(pickled: bytes) -> EagerProgram:
+    """Return a program from disk."""
+
+    def load() -> GraphModule:
+        module = pickle.loads(pickled)
+        assert isinstance(module, GraphModule)
+        return module
+
+    return EagerProgram(load)
 
 
-def _check_versions(expected: Sequence[int], *tensors: torch.Tensor) -> None:
-    """Raise an error if one of the tensors was written since its version was taken."""
-    if _versions(*tensors) != tuple(expected):
-        raise RuntimeError(CHANGED)
+def copy_graph(graph: Graph) -> Graph:
+    """Return a copy of a graph of Dynamo's, because compilation changes graphs."""
+    copy, copied = Graph(), dict[Node, Node]()
+    copy.output(copy.graph_copy(graph, copied))
+    for node in graph.find_nodes(op="placeholder"):
+        if (source := get_source(node)) is not None:
+            set_source(copied[node], source)
+    return copy
+
+
+def pickled_graph(gm: GraphModule) -> bytes | None:
+    """Return a program without what was recorded of its nodes; None if it has no pickle."""
+    graph = Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    for node in graph.nodes:
+        node.meta.clear()
+    try:
+        return pickle.dumps(GraphModule(torch.nn.Module(), graph))
+    except Exception:
+        return None  # it calls a function that has no name

@@ -6,7 +6,6 @@ import dis
 import itertools
 import logging
 import marshal
-import pickle
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 
 import torch
-from torch.fx import Graph, GraphModule
 from torch.utils.hooks import RemovableHandle
 
 from tofuse.capture.dynamo.dependencies import Dependencies, dependencies
@@ -286,15 +284,3 @@ def _renamed(code: CodeType, names: Mapping[str, str]) -> CodeType:
     """Return a code object with other global names."""
     constants = tuple(_renamed(x, names) if isinstance(x, CodeType) else x for x in code.co_consts)
     return code.replace(co_names=tuple(names.get(n, n) for n in code.co_names), co_consts=constants)
-
-
-def pickled_graph(gm: GraphModule) -> bytes | None:
-    """Return a program without what was recorded of its nodes; None if it has no pickle."""
-    graph = Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    for node in graph.nodes:
-        node.meta.clear()
-    try:
-        return pickle.dumps(GraphModule(torch.nn.Module(), graph))
-    except Exception:
-        return None  # it calls a function that has no name

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 import sympy  # type: ignore[import-untyped]  # it ships no types
 import torch
-from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.node import Argument, Target, map_arg
 
 from tofuse.capture.aot.boxed import CompiledFunction
+from tofuse.capture.dynamo.eager_program import copy_graph
 from tofuse.capture.fx.node_tensors import symbolic_item
 from tofuse.errors import CaptureError
 from tofuse.torch_internals.autograd_compiler import TracingContext, tracing
-from tofuse.torch_internals.dynamo import get_source, preserve_rng_state, set_source
+from tofuse.torch_internals.dynamo import preserve_rng_state
 from tofuse.torch_internals.fake_tensors import FakeTensor, FakeTensorMode
 
 Build = Callable[[GraphModule, Sequence[object]], CompiledFunction]
@@ -37,8 +38,8 @@ class SymbolicProgram:
 
     def key(self, *args: object) -> Hashable:
         """Return the sizes and the floats of a call."""
-        sizes = [_size(args[k]) for k in self.sizes]
-        return (*sizes, *[args[k].item() for k in self.floats])  # type: ignore[attr-defined]
+        floats = [args[k].item() for k in self.floats]  # type: ignore[attr-defined]
+        return (*sizes_at(self.sizes, args), *floats)
 
     def specialize(self, args: Sequence[object], build: Build) -> CompiledFunction:
         """Return `build`'s program for the sizes of these arguments; raise if there is none."""
@@ -46,7 +47,10 @@ class SymbolicProgram:
             raise CaptureError("an argument is no plain tensor")
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         fakes = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args]
-        copy, grad = _copy(self.gm), torch.set_grad_enabled(torch.is_grad_enabled())
+        copy, grad = (
+            GraphModule(self.gm, copy_graph(self.gm.graph)),
+            torch.set_grad_enabled(torch.is_grad_enabled()),
+        )
         for k in self.floats:
             _replace_item(copy.graph.find_nodes(op="placeholder")[k], args[k])
         with preserve_rng_state(), grad, mode:
@@ -61,15 +65,23 @@ def symbolic_program(gm: GraphModule, inputs: Sequence[object]) -> SymbolicProgr
     Known sizes can be worth much: rows of three elements need no loops. None, too, if a size or
     number depends on data: it stays symbolic.
     """
-    sizes = _size_arguments(inputs)
+    sizes = size_arguments(inputs)
     if not sizes or any(n.meta.get("unbacked_bindings") for n in gm.graph.nodes):
         return None
-    copy = _copy(gm)
+    copy = GraphModule(gm, copy_graph(gm.graph))
     items = enumerate(map(symbolic_item, copy.graph.find_nodes(op="placeholder")))
     return SymbolicProgram(copy, sizes, [k for k, x in items if isinstance(x, torch.SymFloat)])
 
 
-def _size_arguments(inputs: Sequence[object]) -> list[int]:
+def has_symbolic_sizes(inputs: Sequence[object]) -> bool:
+    """Return whether calls of a program may have other sizes than these arguments."""
+    return any(
+        isinstance(v, torch.SymInt) or (isinstance(v, torch.Tensor) and bool(free_symbols(v)))
+        for v in inputs
+    )
+
+
+def size_arguments(inputs: Sequence[object]) -> list[int]:
     """Return the positions of arguments that determine all symbolic sizes.
 
     These are integers, and tensors with sizes that no integer argument determines. The list is
@@ -90,18 +102,13 @@ def _is_supported(value: object) -> bool:
     return isinstance(value, int) or type(value) in (FakeTensor, *PLAIN_TENSORS)
 
 
+def sizes_at(positions: Sequence[int], args: Sequence[object]) -> tuple[Hashable, ...]:
+    """Return the sizes in a call that the arguments at these positions determine."""
+    return tuple(_size(args[k]) for k in positions)
+
+
 def _size(value: object) -> Hashable:
     return (value.shape, value.stride()) if isinstance(value, torch.Tensor) else value
-
-
-def _copy(gm: GraphModule) -> GraphModule:
-    """Return a copy of a program with its own graph, because compilation changes graphs."""
-    graph, copied = Graph(), dict[Node, Node]()
-    graph.output(graph.graph_copy(gm.graph, copied))
-    for node in gm.graph.find_nodes(op="placeholder"):
-        if (source := get_source(node)) is not None:
-            set_source(copied[node], source)
-    return GraphModule(gm, graph)
 
 
 def _replace_item(argument: Node, tensor: object) -> None:

@@ -1,4 +1,4 @@
-"""The program that PyTorch runs checks the saved tensors of autograd Functions, as eager does."""
+"""PyTorch checks the tensors that autograd Functions of a program save, as eager does."""
 
 import pytest
 import torch
