@@ -56,7 +56,7 @@ def _warm_up() -> None:
 def _first_step(example: Example, compile_model: Compile) -> float:
     """Return the CPU seconds of a first step with nothing kept from before."""
     torch._dynamo.reset()
-    CODE.entries.clear()  # machine code in the process
+    CODE.forget()  # machine code in the process
     model = copy.deepcopy(example.model)
     gc.collect()
     with tempfile.TemporaryDirectory() as folder:

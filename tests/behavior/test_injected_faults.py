@@ -40,7 +40,7 @@ def result_and_gradient(run):
 def compiled_as_new(folder, **options):
     """Return the compiled program, of which no machine code is known."""
     torch._dynamo.reset()
-    CODE.entries.clear()
+    CODE.forget()
     return tofuse.compile(program, cache_dir=folder / str(time.time_ns()), **options)
 
 

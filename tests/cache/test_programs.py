@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import tofuse
+from tofuse.backends.llvm.load import CODE
 from tofuse.cache import programs
 from tofuse.cache.store import store_of
 from tofuse.config import make_config
@@ -145,12 +146,12 @@ def delete_machine_code(path):
 
 
 @pytest.mark.parametrize("damage", [truncate, replace_content, delete_machine_code])
-def test_damaged_entries_are_recompiled(counted, damage, monkeypatch):
+def test_damaged_entries_are_recompiled(counted, damage):
     run, x = torch.sin, torch.randn(4, 4)
     counted(run)(x)
     (path,) = counted.files()
     damage(path)
-    monkeypatch.setattr("tofuse.backends.llvm.load.CODE.entries", {})
+    CODE.forget()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         torch.testing.assert_close(counted(run)(x), run(x))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tofuse.backends.llvm.load import CODE, CodeLibrary, function_address
+from tofuse.backends.llvm.load import CODE, CodeLibrary
 from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.cache.store import Store, store_of
 from tofuse.config import Config
@@ -48,15 +48,15 @@ def load_code(
 ) -> Launcher | GemmLauncher:
     """Return the launcher of a kernel. Raises CompileError if its machine code is missing."""
     if isinstance(code, GemmCode):
-        addresses = {
-            word: function_address(library.load_by_digest(key, [name], store)[0])
+        called = {
+            word: library.load_by_digest(key, [name], store)[0]
             for word, (key, name) in code.functions.items()
         }
         (entry,) = library.load_by_digest(code.driver, ["kernel"], store)
-        return GemmLauncher(code, entry, addresses)
+        return GemmLauncher(code, entry, called)
     names = ["kernel", *(f"kernel.{name}" for name, _ in code.parts)]
-    entry, *functions = library.load_by_digest(code.text_digest, names, store)
-    return Launcher(code, entry, list(map(function_address, functions)))
+    entry, *parts = library.load_by_digest(code.text_digest, names, store)
+    return Launcher(code, entry, parts)
 
 
 def bind_runtime(config: Config) -> None:

@@ -51,7 +51,7 @@ def fingerprint(gm: GraphModule, inputs: Sequence[object]) -> tuple[str, ...] | 
         tensors = [*held.values(), *inputs]
         held_texts = (_tensor_text(t) for t in held.values())
         lines = _node_lines(gm, list(held))
-        called = _called_code(python_calls(trusted_calls(gm)))
+        called = _called_code(python_calls(trusted_calls(gm) or ()))
         return (torch_state(), called, *_argument_aliases(tensors), *held_texts, *lines)
     except (_NotIdentifiable, UnsupportedError):
         return None

@@ -34,6 +34,20 @@ class EntryKind:
 
 
 @dataclass(frozen=True)
+class EntryFile:
+    """The file of an entry."""
+
+    path: Path
+
+    def read(self) -> bytes:
+        """Return the content; nothing if the file is missing, or others can have written it."""
+        with suppress(OSError), self.path.open("rb") as file:
+            if _trusted(os.fstat(file.fileno())):
+                return file.read()
+        return b""
+
+
+@dataclass(frozen=True)
 class Store:
     """A folder of texts by key. Damaged entries and files of other users count as missing."""
 
@@ -44,12 +58,8 @@ class Store:
         """Return the text of a key, or None."""
         path = self.path(kind, key)
         try:
-            with path.open("rb") as file:
-                if not _trusted(os.fstat(file.fileno())):
-                    return None
-                content = file.read()
-            entry = json.loads(content)
-        except (OSError, ValueError, RecursionError):
+            entry = json.loads(EntryFile(path).read())
+        except (ValueError, RecursionError):
             return None
         if not isinstance(entry, dict) or entry.get("key") != list(key):
             return None
@@ -58,7 +68,7 @@ class Store:
             return None
         with suppress(OSError):
             os.utime(path)
-        record_artifact(str(path.relative_to(self.folder)), content)
+        record_artifact(str(path.relative_to(self.folder)), EntryFile(path))
         return text
 
     def put(self, kind: str, key: Sequence[str], text: str) -> bool:
@@ -74,7 +84,6 @@ class Store:
         """
         if not NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no entry of a cache")
-        record_artifact(name, content)
         path = self.folder / name
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,6 +94,7 @@ class Store:
                     file.write(content)
                 Path(temporary).chmod(0o644)  # for other users, if this one is root
                 Path(temporary).replace(path)
+                record_artifact(name, EntryFile(path))
                 return True
             finally:
                 Path(temporary).unlink(missing_ok=True)  # if it was not renamed

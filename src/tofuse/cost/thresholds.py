@@ -182,6 +182,10 @@ PANEL_OVERHEAD = 0.7  # of a micropanel, in rows: not measured
 DIRECT_ROWS, DIRECT_COLUMNS = 8, 4  # of a product at once, at most: not measured
 DIRECT_DEPTH = 2048  # along a sum, between additions across lanes: "Products of few rows"
 
+# -- machine code --------------------------------------------------------------------------------
+LINKED_LIBRARIES = 64  # of a linker, which keeps 9 KB of each until its own end: "Freed code"
+RECENT_TEXTS = 64  # that stay linked for a program that is compiled again: not measured
+
 # -- plan, runtime and autotuning ----------------------------------------------------------------
 MAX_OVERSIZE = 2  # times the request, of a block that serves it: "Memory pool"
 RECENT_PROBES = 2  # blocks that are checked before all others: "Memory pool"

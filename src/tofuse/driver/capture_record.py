@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import CodeType
+from types import CodeType, FunctionType
 
 from tofuse.cache.guarded_codes import StoredProgram
 from tofuse.capture.dynamo.keep_selection import EarlierPrograms
@@ -20,16 +21,28 @@ class Captured(Exception):
 class CaptureRecord:
     """The number of captured programs and, of the last one, its guards and the code that it is of.
 
-    `function` is the one that Dynamo compiles. `program` is None unless the program is kept on
-    disk, and runs as it is there. `earlier` are the programs of all calls.
+    `program` is None unless the program is kept on disk, and runs as it is there. `earlier` are the
+    programs of all calls.
     """
 
-    function: Callable[..., object] | None = None
     programs: int = 0
     guards: Sequence[GuardFilterEntry] | None = None
     traced: Sequence[CodeType] = ()
     program: StoredProgram | None = None
     earlier: EarlierPrograms = field(default_factory=EarlierPrograms)
+    _function: weakref.ref[FunctionType] | None = None
+
+    def function(self) -> FunctionType | None:
+        """Return the Python function that Dynamo compiles; None if it is another callable.
+
+        The compiled function holds it. Compiled programs reach this record, and Dynamo keeps them
+        until the function is gone.
+        """
+        return None if self._function is None else self._function()
+
+    def set_function(self, function: object) -> None:
+        """Record the function that Dynamo compiles from now on."""
+        self._function = weakref.ref(function) if isinstance(function, FunctionType) else None
 
     def clear(self) -> None:
         """Forget the programs."""

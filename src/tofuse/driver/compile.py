@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import ParamSpec, TypeVar
@@ -103,7 +104,7 @@ def _capture(
 
     def compile_with(guards: GuardFilter | None) -> Callable[..., R]:
         function = with_unique_code(call) if has_shared_code else call
-        context.record.function = function
+        context.record.set_function(function)
         return _jit(function, context, guards)
 
     return recompile_for_hooks(compile_with, observe)
@@ -157,10 +158,17 @@ def _trace(target, context: CompileContext):  # type: ignore[no-untyped-def]
 def _jit(
     function: Callable[..., object], context: CompileContext, guards: GuardFilter | None
 ) -> Callable[..., R]:
-    """Return the function, captured by Dynamo and compiled by `compile_program`."""
+    """Return the function, captured by Dynamo and compiled by `compile_program`.
+
+    Dynamo keeps each backend until it is reset. So the backend holds the context weakly; the caller
+    must hold it as long as the function.
+    """
+    weak_context = weakref.ref(context)
 
     def tofuse(gm: GraphModule, inputs: Sequence[object]) -> CompiledFunction:  # named in errors
-        return compile_program(context, gm, inputs)
+        live_context = weak_context()
+        assert live_context is not None
+        return compile_program(live_context, gm, inputs)
 
     return torch.compile(  # type: ignore[call-overload]  # torch's overloads lack the limit
         function,

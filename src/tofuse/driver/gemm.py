@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tofuse.backends.llvm.load import CodeLibrary
+from tofuse.backends.llvm.load import CodeLibrary, LoadedText
 from tofuse.backends.llvm.matmul.blocked_loops import blocked_loops_text
 from tofuse.backends.llvm.matmul.few_rows import (
     column_group,
@@ -23,7 +23,6 @@ from tofuse.backends.llvm.matmul.pack import (
     pack_line_major,
     pack_transposed,
 )
-from tofuse.cache.artifact import load_code
 from tofuse.cache.store import Store, store_of
 from tofuse.config import Config
 from tofuse.cost.library import library_us
@@ -38,7 +37,7 @@ from tofuse.ir.executor import KERNELS, LIBRARY
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target
 from tofuse.plan.kernel_binding import AliasPairs, KernelBinding
-from tofuse.runtime.gemm_launch import GemmCode
+from tofuse.runtime.gemm_launch import GemmCode, GemmLauncher
 
 MAX_ROWS = 14  # 32 registers hold 28 accumulators, two vectors of B and one of A
 WHY = "uses AVX-512; PyTorch's matrix products do not on this processor"
@@ -78,12 +77,12 @@ def add_gemms(
                 assignments[region] = replace(current, why=why)
             continue
         generate = _few_rows_gemm if kernel == DIRECT else _packed_gemm
-        code = generate(gemm, store, library)
+        launcher = generate(gemm, store, library)
         arguments = tuple(x.root for x in _operands(gemm))
-        sizes = tuple(map(symbol, code.symbols))
+        sizes = tuple(map(symbol, launcher.symbols))
         pairs = _alias_pairs(gemm)
         bindings[region] = KernelBinding(len(launchers), arguments, sizes, None, pairs)
-        launchers.append(load_code(code, store, library))
+        launchers.append(launcher)
         is_convolution = "convolution" in str(region.ops[0].attr("target"))
         reason = WHY_CONVOLUTION if is_convolution else WHY
         reason = WHY_FEW_ROWS if kernel == DIRECT else reason
@@ -129,8 +128,8 @@ def fastest_kernel(p: Gemm, target: Target, machine: Machine) -> str:
     return TOO_SMALL if kernel is None or not is_faster(own[kernel], costs.library) else kernel
 
 
-def _few_rows_gemm(p: Gemm, store: Store, library: CodeLibrary) -> GemmCode:
-    """Return loops and microkernel for the rows of a product, which are static."""
+def _few_rows_gemm(p: Gemm, store: Store, library: CodeLibrary) -> GemmLauncher:
+    """Load loops and microkernel for the rows of a product, which are static."""
     assert isinstance(p.m, int)
     rows = row_group(max(1, p.m))
     loops = library.load_text(few_rows_loops_text(rows), ["kernel"], store)
@@ -146,12 +145,11 @@ def _few_rows_gemm(p: Gemm, store: Store, library: CodeLibrary) -> GemmCode:
         **{"bias_batch": bias.batch_stride, "bias_stride": bias.row_stride},
         **{"bias_column": bias.column_stride, "workspace_per_thread": 0},
     }
-    offsets = tuple(x.offset for x in _operands(p))
-    return GemmCode(loops, {"microkernel": (kernel, "micro")}, CONTEXT_WORDS, sizes, offsets)
+    return _launcher(p, loops, {"microkernel": (kernel, "micro")}, sizes)
 
 
-def _packed_gemm(p: Gemm, store: Store, library: CodeLibrary) -> GemmCode:
-    """Return loops, packing and microkernel; loops and packing do not depend on the sizes."""
+def _packed_gemm(p: Gemm, store: Store, library: CodeLibrary) -> GemmLauncher:
+    """Load loops, packing and microkernel; loops and packing do not depend on the sizes."""
     rows = kernel_rows(p.m)
     a_transposed = not (p.a.column_stride == 1 or p.k == 1)
     b_contiguous = p.b.column_stride == 1 or p.n == 1
@@ -181,5 +179,18 @@ def _packed_gemm(p: Gemm, store: Store, library: CodeLibrary) -> GemmCode:
         "workspace_per_thread": panel_bytes * BLOCK_MICROPANELS + 4 * PANEL_DEPTH * PANEL_COLUMNS,
     }
     loops = library.load_text(blocked_loops_text(), ["kernel"], store)
+    return _launcher(p, loops, texts, sizes)
+
+
+def _launcher(
+    p: Gemm,
+    loops: LoadedText,
+    called: Mapping[str, tuple[LoadedText, str]],
+    sizes: Mapping[str, Dim],
+) -> GemmLauncher:
+    """Return the launcher of loops that call functions, by the name of the context's word."""
+    names = {word: (text.digest, name) for word, (text, name) in called.items()}
     offsets = tuple(x.offset for x in _operands(p))
-    return GemmCode(loops, texts, CONTEXT_WORDS, sizes, offsets)
+    code = GemmCode(loops.digest, names, CONTEXT_WORDS, sizes, offsets)
+    functions = {word: text.functions[0] for word, (text, _) in called.items()}
+    return GemmLauncher(code, loops.functions[0], functions)

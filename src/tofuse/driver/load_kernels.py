@@ -13,7 +13,7 @@ from tofuse.backends.thread_map import thread_map
 from tofuse.backends.triton.emit import launch_parameters
 from tofuse.backends.triton.group import SHARED_PARAMETERS, call_parameters
 from tofuse.backends.triton.load import LaunchSpec, TritonModule
-from tofuse.cache.artifact import bind_runtime, load_code
+from tofuse.cache.artifact import bind_runtime
 from tofuse.cache.store import store_of
 from tofuse.config import Config
 from tofuse.cost.thresholds import MAX_GROUPED_CALLS, MAX_GROUPED_WORKSPACE
@@ -146,9 +146,10 @@ def _load_kernel(
         raise CompileError(g.error)
     if isinstance(g.nest, Nest):
         phases, store = phase_functions(g.nest), store_of(config)
-        key = library.load_text(text, ["kernel", *(f"kernel.{n}" for n, _ in phases)], store)
-        code = kernel_code(g.nest.kernel, key, phases, g.nest.block_bytes)
-        return load_code(code, store, library)
+        loaded = library.load_text(text, ["kernel", *(f"kernel.{n}" for n, _ in phases)], store)
+        code = kernel_code(g.nest.kernel, loaded.digest, phases, g.nest.block_bytes)
+        entry, *parts = loaded.functions
+        return Launcher(code, entry, parts)
     module = modules.get(g.nest) or _triton_module(g, g.nest)
     parameters = [spec.parameters for spec in module.specs]
     device = device_index(device_of(g.region.ops))

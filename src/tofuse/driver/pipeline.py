@@ -230,8 +230,7 @@ def compile_captured(
 
     memory = captured.eager_memory or EagerMemory(unfused_peak(graph))
     saved = frozenset(memory.saved_arguments if phase == "backward" else ())
-    # with symbolic sizes, compute eager's peak from our size hints, as our own
-    limit = unfused_peak(graph, saved) if captured.symbols else memory.peak(phase)
+    limit = memory.peak(phase)
     target = compile_context.target(thread_count())
     oracle = CostOracle(target, assumed_machine(target, config))
     limited = None if _has_derived_sizes(captured) else limit

@@ -44,8 +44,8 @@ class WarmStart:
                 if k:  # the kind of the last call is checked first
                     self.bound = [entry, *(e for e in self.bound if e is not entry)]
                 return entry[1]
-        function = self.context.record.function
-        if not isinstance(function, FunctionType):
+        function = self.context.record.function()
+        if function is None:
             return None
         with pause_gc():
             return self._load(function, args, kwargs)
@@ -95,8 +95,8 @@ class WarmStart:
         The result is empty if it can.
         """
         record = self.context.record
-        function = record.function
-        if record.guards is None or not isinstance(function, FunctionType):
+        function = record.function()
+        if record.guards is None or function is None:
             return "Dynamo has captured nothing"
         found = compiled_bytecode(function.__code__)
         new = [code for code in found if all(code is not known for known in self.known)]
@@ -132,8 +132,8 @@ class WarmStart:
 
         `compiled` is a function under a context with `capture_only`.
         """
-        function = self.context.record.function
-        if isinstance(function, FunctionType):
+        function = self.context.record.function()
+        if function is not None:
             self.known = compiled_bytecode(function.__code__)
         try:
             compiled(*args, **kwargs)

@@ -15,6 +15,7 @@ from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.errors import TofuseError
 from tofuse.ir.call_arguments import CallArgument, TensorRef, show_argument
 from tofuse.ir.dims import Dim, SymDim, equal_strides, product
+from tofuse.ir.machine_function import Entry
 from tofuse.ir.plan import (
     Address,
     Allocate,
@@ -35,7 +36,7 @@ from tofuse.ops.reference import TO_TORCH, draw_seed, torch_constant
 from tofuse.runtime.cuda import CudaLauncher, empty_on
 from tofuse.runtime.gemm_launch import GemmLauncher
 from tofuse.runtime.group_launch import GroupLauncher
-from tofuse.runtime.launch import Entry, Launcher
+from tofuse.runtime.launch import Launcher
 from tofuse.runtime.pool import LOCAL_REFERENCES, POOL, is_shared
 from tofuse.runtime.timing import Clock, now
 from tofuse.torch_internals.dispatch import PROFILER_FLAG, profiler_state
@@ -91,8 +92,7 @@ def load_plan(
         launch_traced=_launch_traced,
         constants=tuple(constants),
     )
-    for k, kernel in enumerate(kernels):
-        namespace[f"k{k}"] = kernel
+    namespace |= {f"k{k}": kernel for k, kernel in enumerate(kernels)}
     for number, launches in launches_by_group(plan).items():
         members = [m for x in launches if isinstance(m := kernels[x.kernel], Launcher)]
         group = gpu_groups.get(number)

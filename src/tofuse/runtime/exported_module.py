@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,11 +17,12 @@ from tofuse.errors import (
     first_line,
 )
 from tofuse.gc_pause import pause_gc
+from tofuse.ir.machine_function import Entry
 from tofuse.ir.verify_plan import verify_plan
 from tofuse.runtime.autograd_program import make_program
 from tofuse.runtime.execute import CompiledPlan, load_plan, restride
 from tofuse.runtime.gemm_launch import GemmCode, GemmLauncher
-from tofuse.runtime.launch import Entry, KernelCode, Launcher
+from tofuse.runtime.launch import KernelCode, Launcher
 from tofuse.runtime.load_image import load_image
 from tofuse.runtime.program_file import (
     ConstantInput,
@@ -110,17 +110,11 @@ def _launcher(
     code: KernelCode | GemmCode, functions: Mapping[str, Entry]
 ) -> Launcher | GemmLauncher:
     if isinstance(code, GemmCode):
-        called = {w: _address(functions[f"{k}.{name}"]) for w, (k, name) in code.functions.items()}
+        called = {w: functions[f"{k}.{name}"] for w, (k, name) in code.functions.items()}
         return GemmLauncher(code, functions[f"{code.driver}.kernel"], called)
     names = ["kernel", *(f"kernel.{name}" for name, _ in code.parts)]
     entry, *parts = (functions[f"{code.text_digest}.{name}"] for name in names)
-    return Launcher(code, entry, list(map(_address, parts)))
-
-
-def _address(function: Entry) -> int:
-    address = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]  # a C function
-    assert address is not None
-    return address
+    return Launcher(code, entry, parts)
 
 
 class ExportedModule(torch.nn.Module):

@@ -11,7 +11,8 @@ import torch
 
 from tofuse.cost.thresholds import FLOPS_PER_THREAD, PACKED_ELEMENT_COST
 from tofuse.ir.dims import Dim, evaluate, symbols_of
-from tofuse.runtime.launch import Entry, workspace
+from tofuse.ir.machine_function import Entry, function_address
+from tofuse.runtime.launch import workspace
 
 BIAS_IN_PLACE = 2  # as the word `has_bias`, see `backends/llvm/matmul/gemm_context.py`
 
@@ -55,8 +56,9 @@ class GemmCode:
 class GemmLauncher:
     """A product that can be called with the addresses of its tensors, then its size symbols."""
 
-    def __init__(self, code: GemmCode, entry: Entry, functions: Mapping[str, int]) -> None:
+    def __init__(self, code: GemmCode, entry: Entry, functions: Mapping[str, Entry]) -> None:
         self.code, self.entry, self.names, self.functions = code, entry, code.word_names, functions
+        self.addresses = {word: function_address(f) for word, f in functions.items()}
         self.sizes, self.offsets, self.symbols = code.sizes, code.offsets, code.symbols
         self.make_context = ctypes.c_int64 * len(self.names)
         self.workspace_word = self.names.index("workspace")
@@ -88,7 +90,7 @@ class GemmLauncher:
         m_step, n_step = _step(m, down, unit[0]), _step(n, across, unit[1])
         down, across = -(-m // m_step), -(-n // n_step)
         values |= {
-            **self.functions,
+            **self.addresses,
             "tasks": batch * down * across,
             "across": max(1, across),
             "tasks_per_product": max(1, down * across),

@@ -18,7 +18,8 @@ from tofuse.cost.thresholds import (
 )
 from tofuse.errors import IndexOutOfRangeError
 from tofuse.ir.dims import evaluate
-from tofuse.runtime.launch import Entry, Launcher, workspace
+from tofuse.ir.machine_function import Entry
+from tofuse.runtime.launch import Launcher, workspace
 
 TASK_WORDS = 4
 MAX_TEMPLATES = 8  # for different sizes and threads

@@ -16,9 +16,8 @@ import torch
 from tofuse.cost.threads import threads_worth
 from tofuse.errors import IndexOutOfRangeError
 from tofuse.ir.dims import Dim, evaluate, size_hint, symbols_of
+from tofuse.ir.machine_function import Entry, function_address
 from tofuse.runtime.pool import POOL
-
-Entry = Callable[[object], int]
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,10 @@ class Launcher:
     workspace's address, the number of threads, and the status of index checks.
     """
 
-    def __init__(self, code: KernelCode, entry: Entry, addresses: Sequence[int]) -> None:
+    def __init__(self, code: KernelCode, entry: Entry, parts: Sequence[Entry]) -> None:
         self.code, self.entry, self.name = code, entry, code.name
-        self.parts = [(a, p) for a, (_, p) in zip(addresses, code.parts, strict=True)]
+        self.part_functions = parts  # whose addresses are in `parts`
+        self.parts = [(function_address(f), p) for f, (_, p) in zip(parts, code.parts, strict=True)]
         self.buffers, self.symbols = code.buffers, code.symbols
         self.elements, self.work = code.elements, code.work
         self.checks_indices, self.workspace_bytes = code.checks_indices, code.workspace_bytes

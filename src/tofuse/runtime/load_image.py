@@ -8,13 +8,14 @@ import struct
 
 from tofuse.errors import CompileError
 from tofuse.ir.code_image import CodeImage
-from tofuse.runtime.launch import Entry, find_openmp, find_vector_library
-
-_IMAGES: list[mmap.mmap] = []  # code stays mapped as long as the process lives
+from tofuse.ir.machine_function import Entry, function_address, machine_function
+from tofuse.runtime.launch import find_openmp, find_vector_library
 
 
 def load_image(image: CodeImage) -> dict[str, Entry]:
     """Return the functions of an image by name; their memory cannot be written afterwards.
+
+    The image stays mapped as long as one of them lives.
 
     Raises CompileError if this process lacks a function that the image calls.
     """
@@ -28,9 +29,7 @@ def load_image(image: CodeImage) -> dict[str, Entry]:
     protect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     if protect(start, len(memory), mmap.PROT_READ | mmap.PROT_EXEC):
         raise CompileError("this system does not let a process execute the code of a file")
-    _IMAGES.append(memory)
-    prototype = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-    return {name: prototype(start + offset) for name, offset in image.entries.items()}
+    return {n: machine_function(start + offset, memory) for n, offset in image.entries.items()}
 
 
 def _external_address(name: str) -> int:
@@ -38,7 +37,5 @@ def _external_address(name: str) -> int:
     for library in (find_openmp(), find_vector_library(), ctypes.CDLL(None)):
         function = getattr(library, name, None)
         if function is not None:
-            address = ctypes.cast(function, ctypes.c_void_p).value
-            assert address is not None
-            return address
+            return function_address(function)
     raise CompileError(f"this build of PyTorch has no {name}")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tofuse.backends.llvm.link_image import link_image
-from tofuse.backends.llvm.load import Entry
+from tofuse.backends.llvm.load import LoadedText
 from tofuse.backends.llvm.machine_code import ObjectCode, compile_objects, digest
 from tofuse.backends.llvm.processor import Processor
 from tofuse.cache.store import Store
 from tofuse.errors import CompileError
 from tofuse.ir.code_image import CodeImage
+from tofuse.ir.machine_function import Entry, stand_in
 
 
 @dataclass(eq=False)
@@ -35,18 +35,17 @@ class CollectedCode:
 
     def load(self, text: str, names: Sequence[str], store: Store | None = None) -> list[Entry]:
         """Compile a module; return stand-ins for its functions; raise CompileError."""
-        self.load_text(text, names, store)
-        return [_NOT_LINKED] * len(names)
+        return self.load_text(text, names, store).functions
 
-    def load_text(self, text: str, names: Sequence[str], store: Store | None) -> str:
-        """Compile a module; return its digest; raise CompileError."""
+    def load_text(self, text: str, names: Sequence[str], store: Store | None) -> LoadedText:
+        """Compile a module; return its digest, and stand-ins for functions; raise CompileError."""
         key = digest(text)
         if key not in self.objects:
             (code,) = compile_objects([text], self.processor.machine, threads=1)
             if isinstance(code, CompileError):
                 raise code
             self.objects[key] = code.image
-        return key
+        return LoadedText(key, [_NOT_LINKED] * len(names))
 
     def load_by_digest(self, key: str, names: Sequence[str], store: Store) -> list[Entry]:
         """Return stand-ins for the functions of a module."""
@@ -61,4 +60,4 @@ def _raise(context: object) -> int:
     raise CompileError("the machine code of an exported kernel is not in this process")
 
 
-_NOT_LINKED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_raise)
+_NOT_LINKED = stand_in(_raise)

@@ -7,6 +7,7 @@ import functools
 import itertools
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -22,10 +23,10 @@ from tofuse.backends.llvm.machine_code import (
 )
 from tofuse.backends.llvm.vector_math.vector_library import LIBRARY, PREFIX, library_symbols
 from tofuse.cache.store import Store
+from tofuse.cost.thresholds import LINKED_LIBRARIES, RECENT_TEXTS
 from tofuse.errors import CompileError
+from tofuse.ir.machine_function import Entry, function_address, machine_function
 from tofuse.ir.schedule import Target
-
-Entry = Callable[[object], int]  # its argument is a ctypes array of the context's words
 
 
 @functools.cache
@@ -62,75 +63,153 @@ class CodeLibrary(Protocol):
     def load(self, text: str, names: Sequence[str], store: Store | None = None) -> list[Entry]:
         """Return the functions of a module; raise CompileError."""
 
-    def load_text(self, text: str, names: Sequence[str], store: Store | None) -> str:
-        """Compile a module; return its digest, the key of `load_by_digest`."""
+    def load_text(self, text: str, names: Sequence[str], store: Store | None) -> LoadedText:
+        """Return the functions of a module, and its digest, the key of `load_by_digest`."""
 
     def load_by_digest(self, key: str, names: Sequence[str], store: Store) -> list[Entry]:
         """Return the functions of the module with this digest."""
+
+
+@dataclass(frozen=True)
+class LoadedText:
+    """The digest of a module's text, and its functions, which keep the machine code."""
+
+    digest: str
+    functions: list[Entry]
+
+
+class CodeHandle(int):
+    """The number of a module of `CODE`, whose machine code is freed after its last handle.
+
+    The garbage collector does not track integers. Those in a cycle end after all finalizers of the
+    cycle have run, which may call the code.
+    """
+
+    __slots__ = ()
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
+            CODE.release(int(self))
+
+
+@dataclass(eq=False)
+class Linker:
+    """A JIT linker for a limited number of libraries."""
+
+    jit: llvm.LLJIT = field(
+        # LLVM frees a module's text and code generation state once its machine code exists
+        default_factory=lambda: llvm.create_lljit_compiler(new_target_machine())
+    )
+    libraries: int = 0
+
+
+@dataclass(eq=False)
+class LinkedModule:
+    """The machine code of the text with a digest, and how many handles it has."""
+
+    key: str
+    library: llvm.ResourceTracker
+    linker: Linker
+    handles: int = 0
 
 
 @dataclass(eq=False)
 class LinkedCode:
     """The machine code linked into this process, by the digest of its text.
 
-    It lives as long as the process: a text is compiled once. `symbols` are the addresses of the
-    functions that kernels call. Threads may share it: `lock` is held while LLVM compiles and links,
-    which runs no code of torch.
+    A text is linked once. Its module lives as long as one of its functions; the `recent` ones live
+    longer. `symbols` are the addresses of the functions that kernels call. Threads may share it:
+    `lock` is held while LLVM compiles, links and frees, which runs no code of torch.
     """
 
-    entries: dict[str, list[Entry]] = field(default_factory=dict)
+    modules: dict[int, LinkedModule] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)  # of modules, by digest
+    recent: dict[str, CodeHandle] = field(default_factory=dict)  # the last one used is the last
+    ended: deque[int] = field(default_factory=deque)  # handles that are not yet counted
     # made by the last `compile`, and not yet linked
     compiled: dict[str, ObjectCode | CompileError] = field(default_factory=dict)
     symbols: dict[str, int] = field(default_factory=dict)
-    libraries: list[llvm.ResourceTracker] = field(default_factory=list)  # keep the code alive
-    numbers: Iterator[int] = field(default_factory=itertools.count)  # of libraries, failed ones too
+    linker: Linker | None = None
+    new_numbers: Iterator[int] = field(default_factory=itertools.count)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    loads: int = 0  # that run in the thread that holds the lock
     max_threads: int = sys.maxsize  # that compile at once
-
-    @functools.cached_property
-    def linker(self) -> llvm.LLJIT:
-        """The JIT linker.
-
-        LLVM frees a module's text and code generation state once its machine code exists: of 0.8 MB
-        per kernel, less than a tenth remains.
-        """
-        return llvm.create_lljit_compiler(new_target_machine())
 
     def compile(self, texts: Sequence[str], store: Store | None, threads: int) -> None:
         """Compile modules that will be loaded, on several threads."""
         with self.lock:
-            new = {key: text for text in texts if (key := digest(text)) not in self.entries}
+            new = {key: text for text in texts if (key := digest(text)) not in self.numbers}
             codes = object_codes(list(new.values()), store, min(threads, self.max_threads))
             self.compiled = dict(zip(new, codes, strict=True))
 
     def load(self, text: str, names: Sequence[str], store: Store | None = None) -> list[Entry]:
-        """Return the entries of a module, compiled or from the store; raise CompileError."""
-        return self.entries[self.load_text(text, names, store)]
+        """Return functions of a module, compiled or from the store; raise CompileError."""
+        return self.load_text(text, names, store).functions
 
-    def load_text(self, text: str, names: Sequence[str], store: Store | None) -> str:
-        """Compile and link a module; return its digest, the key of `load_by_digest`."""
+    def load_text(self, text: str, names: Sequence[str], store: Store | None) -> LoadedText:
+        """Compile and link a module; return its functions and the key of `load_by_digest`."""
         key = digest(text)
-        with self.lock:
-            if key not in self.entries:
-                code = self.compiled.pop(key, None) or object_codes([text], store, threads=1)[0]
-                self.entries[key] = self._link(code, names)
-        return key
+
+        def compiled() -> ObjectCode | CompileError:
+            return self.compiled.pop(key, None) or object_codes([text], store, threads=1)[0]
+
+        return LoadedText(key, self._load(key, names, compiled))
 
     def load_by_digest(self, key: str, names: Sequence[str], store: Store) -> list[Entry]:
-        """Return the entries of the module with this digest, if it is loaded or in the store.
+        """Return functions of the module with this digest, if it is loaded or in the store.
 
         Raises CompileError otherwise.
         """
-        with self.lock:
-            if key not in self.entries:
-                code = stored_code(key, store)
-                if code is None:
-                    raise CompileError("the cached machine code of a kernel was deleted")
-                self.entries[key] = self._link(code, names)
-        return self.entries[key]
+        deleted = CompileError("the cached machine code of a kernel was deleted")
+        return self._load(key, names, lambda: stored_code(key, store) or deleted)
 
-    def _link(self, code: ObjectCode | CompileError, names: Sequence[str]) -> list[Entry]:
-        """Link object code into this process and return its entries; raise CompileError."""
+    def forget(self) -> None:
+        """Forget all texts, as in a new process; functions that live keep their code."""
+        with self.lock:
+            self.numbers.clear()
+            self.recent.clear()
+
+    def release(self, number: int) -> None:
+        """Count a handle less: now, or by the next load if this or another thread loads.
+
+        Handles end anywhere; to wait for a lock could be to wait for oneself.
+        """
+        self.ended.append(number)
+        if self.lock.acquire(blocking=False):
+            try:
+                if not self.loads:
+                    self._free_ended()
+            finally:
+                self.lock.release()
+
+    def _load(
+        self, key: str, names: Sequence[str], code: Callable[[], ObjectCode | CompileError]
+    ) -> list[Entry]:
+        """Return functions of a module; link it, if it is not linked."""
+        with self.lock:
+            self.loads += 1
+            try:
+                number = self.numbers.get(key)
+                if number is None:
+                    number = next(self.new_numbers)
+                    self.modules[number] = self._link(key, code(), names)
+                    self.numbers[key] = number
+                module = self.modules[number]
+                module.handles += 2
+                handle = CodeHandle(number)
+                self.recent.pop(key, None)
+                self.recent[key] = CodeHandle(number)
+                if len(self.recent) > RECENT_TEXTS:
+                    del self.recent[next(iter(self.recent))]
+            finally:
+                self.loads -= 1
+            self._free_ended()
+            return [machine_function(module.library[name], handle) for name in names]
+
+    def _link(
+        self, key: str, code: ObjectCode | CompileError, names: Sequence[str]
+    ) -> LinkedModule:
+        """Link object code into this process; raise CompileError."""
         if isinstance(code, CompileError):
             raise code
         for name in code.callees:
@@ -143,13 +222,33 @@ class LinkedCode:
                 library.import_symbol(name, self.symbols[name])
         for name in names:
             library.export_symbol(name)
+        linker = self.linker
+        if linker is None or linker.libraries >= LINKED_LIBRARIES:
+            linker = self.linker = Linker()
+        linker.libraries += 1  # failed ones too: names are unique
         try:
-            linked = library.link(self.linker, f"kernels{next(self.numbers)}")
+            linked = library.link(linker.jit, f"kernels{linker.libraries}")
         except RuntimeError as e:
             raise CompileError(f"LLVM cannot link the kernel: {e}") from e
-        self.libraries.append(linked)
-        prototype = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-        return [prototype(linked[n]) for n in names]
+        return LinkedModule(key, linked, linker)
+
+    def _free_ended(self) -> None:
+        """Count the handles that have ended; free the modules without handles.
+
+        A linker is freed with its last module.
+        """
+        while True:
+            try:
+                number = self.ended.popleft()
+            except IndexError:
+                return
+            module = self.modules[number]
+            module.handles -= 1
+            if not module.handles:
+                del self.modules[number]
+                if self.numbers.get(module.key) == number:
+                    del self.numbers[module.key]
+                module.library.close()
 
     def bind_openmp(self, library: ctypes.CDLL | None) -> None:
         """Resolve the functions of the OpenMP runtime that torch loaded, if it loaded one."""
@@ -171,10 +270,3 @@ class LinkedCode:
 
 
 CODE = LinkedCode()
-
-
-def function_address(entry: Callable[..., object]) -> int:
-    """Return the address of a C function."""
-    address = ctypes.cast(entry, ctypes.c_void_p).value  # type: ignore[arg-type]  # a C function
-    assert address is not None
-    return address

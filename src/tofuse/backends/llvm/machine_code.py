@@ -9,6 +9,7 @@ import functools
 import hashlib
 import json
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ PASSES = (
     "global_dead_code_eliminate",
 )
 STORE_KIND = "code"
+_IDLE_PASSES: deque[llvm.ModulePassManager] = deque()  # a new one takes 0.1 ms, and leaks 10 KB
 CODEGEN_LOCK = threading.RLock()  # held while an option of LLVM is set for the whole process
 
 
@@ -148,11 +150,15 @@ def _optimize(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
         module.verify()
     except RuntimeError as e:
         raise CompileError(f"LLVM rejects the kernel: {e}") from e
-    passes = llvm.create_new_module_pass_manager()
-    for name in PASSES:
-        getattr(passes, f"add_{name}_pass")()
+    try:
+        passes = _IDLE_PASSES.pop()
+    except IndexError:  # other threads use all of them
+        passes = llvm.create_new_module_pass_manager()
+        for name in PASSES:
+            getattr(passes, f"add_{name}_pass")()
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
     _unlocked("LLVMPY_RunNewModulePassManager")(passes, module, builder)
+    _IDLE_PASSES.append(passes)
     return module
 
 
