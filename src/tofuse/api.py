@@ -23,6 +23,7 @@ from tofuse.driver.export import architecture_processors, export_program
 from tofuse.driver.process_group import default_group
 from tofuse.driver.time_calls import time_calls, timed_call
 from tofuse.driver.torch_options import own_options
+from tofuse.driver.warm_start import WarmStart
 from tofuse.errors import OptionError
 from tofuse.report.call_times import MachineLimits
 from tofuse.report.model import GraphReport
@@ -158,6 +159,8 @@ def explain(
         compiled = compile_target(unique, context)
         with record_graph_breaks() as report.breaks:
             timed_call(compiled, args, kwargs)
+        if context.record.programs and (reason := WarmStart(target, context).obstacle()):
+            report.decisions.append(f"a later process captures this function again: {reason}")
         if measure:
             timed_call(target, args, kwargs)
             for clock in clocks:

@@ -334,3 +334,35 @@ def test_a_global_variable_is_written(options):
     warm = compile_again(counting, options, torch.ones(2))
     before = SCALE
     torch.testing.assert_close(warm(torch.ones(2)), torch.full((2,), before + 3))
+
+
+class Decides(type):
+    """A metaclass whose code decides what an instance is, which no other process can compare."""
+
+    def __instancecheck__(cls, value):
+        return True
+
+
+class Anything(metaclass=Decides):
+    """What everything is an instance of."""
+
+
+def _asks(x):
+    return x.sin() if isinstance(x, Anything) else x.cos()
+
+
+def _is_kept(x):
+    return x.sin() + 1
+
+
+def test_a_report_says_why_a_program_is_not_kept(options):
+    x = torch.randn(8, 8)
+    lines = tofuse.explain(_asks, **options)(x).decisions
+    assert any("captures this function again" in line and "Anything" in line for line in lines)
+    lines = tofuse.explain(_is_kept, **options)(x).decisions
+    assert not any("captures" in line for line in lines)
+
+
+def test_a_report_names_options_whose_programs_are_not_kept(options):
+    lines = tofuse.explain(_is_kept, verify=True, **options)(torch.randn(8, 8)).decisions
+    assert any("programs with verify are not kept" in line for line in lines)

@@ -69,11 +69,11 @@ def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-
         return _trace(target, context)
     is_module = isinstance(target, torch.nn.Module)
     call = call_of(target) if is_module else target
-    kept = is_cacheable(context.config) and not context.reports
+    kept = is_cacheable(context.config)
     observe = context.record.set_guards if kept else context.record.earlier.add_constants
     capture = functools.partial(_capture, call, is_module or inspect.ismethod(target), observe)
     compiled = capture(context)
-    if kept:
+    if kept and not context.reports:
         codes, background = WarmStart(target, context), None
         if context.config.background:
             capture_only = functools.partial(capture, replace(context, capture_only=True))

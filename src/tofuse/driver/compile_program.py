@@ -265,8 +265,7 @@ def _compile_variant(
             images_converted |= pre_autograd_pass is channels_last and gm is not before
         keep, views = not _requires_grad(gm), split_returned_views(gm)
         gm = gm if views is None else views.program
-        kept = is_cacheable(context.config) and not context.reports
-        key = fingerprint(gm, inputs) if kept else None
+        key = fingerprint(gm, inputs) if is_cacheable(context.config) else None
         program = _Program(gm, notes, key, eager, images_converted)
         run: CompiledFunction | None = None
         with suppress(NeedsAutograd, NeedsInference):
@@ -289,7 +288,7 @@ def _load_or_compile(
     """Return the program that is kept on disk, or compile it and keep it."""
     gm, config = program.gm, context.config
     key = None if program.key is None else (f"writes {keep_mutations}", *program.key)
-    stored = None if key is None else load_program(key, config)
+    stored = None if key is None or context.reports else load_program(key, config)
     if stored is not None and key is not None:
         boxed = [load_graph(run, artifact, context).run for run, artifact in stored[1]]
         context.program.pure = not stored[0].mutated
@@ -299,7 +298,9 @@ def _load_or_compile(
     float_guards = count_float_guards()
 
     def keep(compiled: Sequence[CompiledGraph]) -> None:
-        if key is not None and kind is not None and count_float_guards() == float_guards:
+        if key is None or kind is None or context.reports:
+            return
+        if count_float_guards() == float_guards:
             store_program(key, kind, [(c.artifact, c.tangents) for c in compiled], config)
 
     def compile_backward(graph: AtenGraph) -> BoxedFunction:

@@ -9,13 +9,15 @@ from typing import ParamSpec, TypeVar
 from torch.compiler import is_dynamo_compiling
 
 from tofuse.cache.fingerprint import python_calls
-from tofuse.cache.guarded_codes import StoredCode, StoredProgram, load_codes, store_code
+from tofuse.cache.guarded_codes import StoredCode, load_codes, store_code
+from tofuse.cache.programs import uncacheable_options
 from tofuse.capture.dynamo.guarded_code import BoundCode, guarded_code
 from tofuse.driver.background import BackgroundCompiler
 from tofuse.driver.capture_record import Captured
 from tofuse.driver.context import CompileContext, log
 from tofuse.driver.hand_back import kind_of_call
 from tofuse.driver.stored_program import restore_program
+from tofuse.errors import UnsupportedError
 from tofuse.gc_pause import pause_gc
 from tofuse.torch_internals.dynamo_guards import compiled_bytecode
 
@@ -94,31 +96,45 @@ class WarmStart:
 
         The result is empty if it can.
         """
+        try:
+            function, code = self._captured()
+            if not store_code(function, code, self.context.config):
+                return "the cache on disk cannot be written"
+        except Exception as error:  # the call itself has succeeded
+            log.debug("this capture is not kept on disk: %s", error)
+            return f"{error}"
+        finally:
+            self.context.record.clear()
+        return ""
+
+    def _captured(self) -> tuple[FunctionType, StoredCode]:
+        """Return the last capture of Dynamo as data, with the function that it is of.
+
+        Raises UnsupportedError if another process cannot run it.
+        """
         record = self.context.record
         function = record.function()
         if record.guards is None or function is None:
-            return "Dynamo has captured nothing"
+            raise UnsupportedError("Dynamo has captured nothing")
         found = compiled_bytecode(function.__code__)
         new = [code for code in found if all(code is not known for known in self.known)]
         self.known = found
         if record.programs != 1 or len(new) != 1:
-            reason = "it is not one program"
-        elif record.program is None:
-            reason = "its program cannot be kept on disk"
-        else:
-            reason = self._keep(function, new[0], record.program)
-        record.clear()
-        return reason
+            raise UnsupportedError("it is not one program")
+        program = record.program
+        if program is None:
+            raise UnsupportedError("its program cannot be kept on disk")
+        calls = python_calls(program.calls)
+        code = guarded_code(function, new[0], record.guards, record.traced, calls)
+        return function, (code, program)
 
-    def _keep(self, function: FunctionType, bytecode: CodeType, program: StoredProgram) -> str:
-        record = self.context.record
+    def obstacle(self) -> str:
+        """Return why a later process captures the last call again; empty if it does not."""
+        if names := uncacheable_options(self.context.config):
+            return f"programs with {', '.join(names)} are not kept"
         try:
-            calls = python_calls(program.calls)
-            code = guarded_code(function, bytecode, record.guards or (), record.traced, calls)
-            if not store_code(function, (code, program), self.context.config):
-                return "the cache on disk cannot be written"
-        except Exception as error:  # the call itself has succeeded
-            log.debug("this capture is not kept on disk: %s", error)
+            self._captured()
+        except Exception as error:
             return f"{error}"
         return ""
 

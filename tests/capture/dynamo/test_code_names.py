@@ -107,13 +107,18 @@ def test_constant_keys(function):
         lambda k: getenv("A" + k),
         lambda k: k in os.environ,
         lambda k: "A" + k in os.environ,
-        lambda k: ("A" if k else "B") in os.environ,
         lambda k: k(os.environ, "A"),
         lambda k: {**os.environ, "A": k},
     ],
 )
 def test_keys_that_are_not_known(function):
     assert constant_keys(function.__code__, READERS) is None
+
+
+def test_one_of_two_keys_is_not_taken_for_the_only_one():
+    """Some releases of Python make two tests of it, each with a constant."""
+    found = constant_keys((lambda k: ("A" if k else "B") in os.environ).__code__, READERS)
+    assert found is None or found == frozenset("AB")
 
 
 def test_names_of_nested_code_imports_and_handlers():

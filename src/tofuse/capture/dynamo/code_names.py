@@ -13,7 +13,9 @@ OPEN_ENDED = frozenset(  # they reach attributes or modules that the code does n
 )
 IMPORT = dis.opmap["IMPORT_NAME"]
 HANDLERS = [  # the last two are of Python 3.10
-    dis.opmap[x] for x in ("PUSH_EXC_INFO", "SETUP_FINALLY", "SETUP_WITH") if x in dis.opmap
+    code
+    for name in ("PUSH_EXC_INFO", "SETUP_FINALLY", "SETUP_WITH")
+    if (code := dis.opmap.get(name, 256)) < 256  # others are not in bytecode
 ]
 Instructions = Sequence[dis.Instruction]
 

@@ -34,6 +34,7 @@ from tofuse.torch_internals.dispatch import TensorGuards, has_saved_tensor_hooks
 from tofuse.torch_internals.dynamo import GuardFilterEntry
 from tofuse.torch_internals.dynamo_guards import (
     GlobalStateGuard,
+    guard_argument,
     guard_expression,
     is_stance_default,
     state_text,
@@ -204,9 +205,7 @@ def guarded_code(
         raise UnsupportedError("the function runs several programs, or none")
     portable = portable_guards(guards, function.__code__, aliases)
     roots = (function, *portable.functions, *_classes(portable.objects, portable.tensors))
-    environments = [g for g in guards if is_environment(g.value)]
-    is_hidden = not all(is_named_environment(guard_expression(g)) for g in environments)
-    read = [*calls, environments[0].value] if is_hidden else calls
+    read = [*calls, *_unnamed_environment(guards)]
     try:
         marshalled = marshal.dumps(bytecode)
     except ValueError as error:
@@ -220,6 +219,17 @@ def guarded_code(
         dependencies(roots, traced, read),
         state_text(GlobalStateGuard()),
     )
+
+
+def _unnamed_environment(guards: Sequence[GuardFilterEntry]) -> list[object]:
+    """Return `os.environ` or its relative, if guards reach it by more than a name of its own."""
+    for guard in guards:
+        if is_environment(guard.value):
+            other = getattr(guard_argument(guard, "source_b", None), "name", None)
+            expressions = [guard_expression(guard), *([] if other is None else [str(other)])]
+            if not all(map(is_named_environment, expressions)):
+                return [guard.value]
+    return []
 
 
 def _classes(objects: Sequence[object], tensors: Sequence[TensorMeta]) -> Iterator[type]:
