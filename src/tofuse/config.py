@@ -259,7 +259,7 @@ def environment_variables(names: Collection[str] | None) -> dict[str, str | None
     return {name: os.environ.get(name) for name in (os.environ if names is None else names)}
 
 
-# What programs read the environment with.
+# The objects through which programs read the environment.
 ENVIRONMENT_OBJECTS: Mapping[str, object] = {
     name: getattr(os, name)
     for name in ("environ", "environb", "getenv", "getenvb")

@@ -1,7 +1,7 @@
 """Run random programs in two processes, and print the stale ones: `python -m suites.stale`.
 
-A program is stale if the second process, for which one thing was changed, computes what the first
-one did. Of the unchanged programs, those count as warm that the second process does not capture.
+One thing is changed between the processes. A program is stale if the second process still computes
+what the first did. An unchanged program is warm if the second process does not capture it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ if "STALE_PROCESSOR" in os.environ:  # a test says that this is another processo
 
 
 def run_programs(folder: Path, names: list[str], *, background: bool) -> list[dict[str, object]]:
-    """Return of each program whether its results are eager's, and whether Dynamo captured it."""
+    """Return for each program whether its results are eager's, and whether Dynamo captured it."""
     found: list[dict[str, object]] = []
     for name in names:
         try:

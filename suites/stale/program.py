@@ -1,4 +1,4 @@
-"""Random programs of the parts in `parts.txt`, of which one changes between two processes."""
+"""Random programs made of the parts in `parts.txt`; one part may change between processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHANGES = ("nothing", "nothing", "edit", "flag", "folder", "older file")
 
 @dataclass(frozen=True)
 class Part:
-    """A definition, another one, an expression of the tensor `x`, and what takes a change back."""
+    """A definition, its changed form, an expression of the tensor `x`, and code that undoes it."""
 
     name: str
     first: str

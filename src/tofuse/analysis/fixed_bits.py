@@ -1,4 +1,4 @@
-"""Which graphs have results whose bits no schedule, partition or known size changes."""
+"""Fixed bits: results whose bits depend on no schedule, partition or known size."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ COPIES = (Pattern.BROADCAST, Pattern.VIEW, Pattern.CONCAT, Pattern.GATHER, Patte
 
 
 def has_fixed_bits(graph: Graph) -> bool:
-    """Return whether every right program for a graph computes the same bits.
+    """Return whether every correct program for a graph computes the same bits.
 
-    So it is if all ops copy, or compute each element by itself in float32, float64, integers or
+    It does if all ops copy, or compute each element by itself in float32, float64, integers or
     booleans, or reduce to integers and booleans. Float sums and products depend on their order,
     and so does the sign of a zero that is the largest of a row. Intermediates of half precision are
     rounded or not, as the partition has it. Numbers that follow from sizes become constants in a
-    program for constant sizes. PyTorch's operators and random numbers are not looked into.
+    program for constant sizes. Graphs with PyTorch's operators or random
+    numbers count as not fixed.
     """
     return all(map(_is_exact, graph.ops))
 

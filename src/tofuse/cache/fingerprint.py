@@ -78,9 +78,9 @@ def python_calls(calls: Sequence[str]) -> list[FunctionType]:
 
 
 def _called_code(functions: Sequence[FunctionType]) -> str:
-    """Return a digest of what tracing runs: the methods of tensors, and these functions.
+    """Return a digest of the code that tracing runs: methods of tensors, and these functions.
 
-    Programs may replace them.
+    A user may have replaced them.
     """
     found = dependencies([torch.Tensor], (), functions).digests
     return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()

@@ -40,7 +40,7 @@ class EntryFile:
     path: Path
 
     def read(self) -> bytes:
-        """Return the content; nothing if the file is missing, or others can have written it."""
+        """Return the content; empty if the file is missing, or other users can write it."""
         with suppress(OSError), self.path.open("rb") as file:
             if _trusted(os.fstat(file.fileno())):
                 return file.read()

@@ -19,10 +19,10 @@ class Captured(Exception):
 
 @dataclass(eq=False)
 class CaptureRecord:
-    """The number of captured programs and, of the last one, its guards and the code that it is of.
+    """The number of captured programs and, of the last one, its guards and the traced code.
 
-    `program` is None unless the program is kept on disk, and runs as it is there. `earlier` are the
-    programs of all calls.
+    `program` is None unless the program is kept on disk, and runs as it is there. `earlier` has
+    the programs of all calls.
     """
 
     programs: int = 0
@@ -35,8 +35,8 @@ class CaptureRecord:
     def function(self) -> FunctionType | None:
         """Return the Python function that Dynamo compiles; None if it is another callable.
 
-        The compiled function holds it. Compiled programs reach this record, and Dynamo keeps them
-        until the function is gone.
+        It is held weakly, because compiled programs refer to this record, and Dynamo keeps them as
+        long as the function. The compiled function keeps it alive.
         """
         return None if self._function is None else self._function()
 

@@ -112,7 +112,7 @@ def specialize_strides(
     """Return a backward that is compiled again for gradients with other strides, four at most.
 
     `expected` has the strides for which `run` was compiled, by argument; it copies arguments that
-    have others. The first call with other strides compiles: the second has the same bits.
+    have others. The first call with other strides compiles, so that all have the same bits.
     """
 
     def strides_of(args: list[object]) -> tuple[Strides, ...] | None:

@@ -158,8 +158,8 @@ def _program_variants(
     """Return the compiled program, with variants; `eager` is the program as it was captured.
 
     PyTorch runs calls that need its operators, and calls whose written arguments overlap others.
-    The first call decides who runs the others (`FirstCall`). Sizes of a program with symbolic sizes
-    that recur get a program of their own, if this changes no bits, or with `specialize=True`.
+    The first call decides who runs the others (`FirstCall`). Recurring sizes of a program with
+    symbolic sizes get a program of their own if this changes no bits, or with `specialize=True`.
     Under `tune="measure"`, the first call chooses between this program and PyTorch.
     """
     specializes = context.config.specialize is not False and not context.reports

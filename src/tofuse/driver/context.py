@@ -52,11 +52,11 @@ class CompileContext:
 
     `claims` are the calls that capture must not decompose. `sink` receives the report of each
     graph, `variants` the reason for each variant of a program, and `decisions` whether eager or
-    compiled code runs a program. `target` returns the processor to
-    generate code for, from the number of threads, which is torch's at the time of each compilation;
-    `library` receives the machine code, `hand_back` records which calls eager runs, and `record`
-    what Dynamo captures. `program` is the record of the program that is compiled. With
-    `capture_only`, programs are compiled with their backward, and calling one raises `Captured`.
+    compiled code runs a program. `target` returns the processor to generate code for, from the
+    number of threads, which is torch's at the time of each compilation; `library` receives the
+    machine code, `hand_back` records which calls eager runs, and `record` what Dynamo captures.
+    `program` is the record of the program that is compiled. With `capture_only`, programs are
+    compiled with their backward, and calling one raises `Captured`.
     """
 
     config: Config

@@ -79,9 +79,9 @@ class FirstCall:
     `sizes_of` returns what varies between calls of a program with symbolic sizes: the decision
     holds for the sizes of the first call, and others run compiled. It is None if no size varies.
 
-    The decision comes before the first result, depends on nothing that earlier calls did, and is
-    kept on disk if it was measured. So the same call has the same bits, also in a later process. Of
-    several threads, the first that has decided decides for all.
+    The decision comes before the first result, and is kept on disk if it was measured. So the same
+    call has the same bits in all calls, and in a later process that finds the decision. Of several
+    threads, the first that has decided decides for all.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ def _describe(argument: object) -> str:
 def _fastest_us(calls: Sequence[Program], args: Sequence[object]) -> list[float]:
     """Return the shortest time of each call in microseconds; the calls take turns.
 
-    Tensors that require grad are leaves in them, so that no hook of the caller's sees a gradient.
+    They get aliases, which are leaves of autograd's graph: no hook of the user's sees them.
     """
     aliases = [_alias(a) for a in args]
     for call in calls:

@@ -1,4 +1,4 @@
-"""Hand calls back to eager, without Dynamo's guards, that eager runs anyway."""
+"""Hand back: the calls that eager runs anyway run without Dynamo's guards."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def hand_back(
 ) -> Callable[P, R]:
     """Return a function that runs `compiled`, or `original` for calls that eager runs anyway.
 
-    A call is handed back if eager ran all programs of a call of its kind before: the numbers are
-    the same, without the guards of Dynamo. So it is from the first call on if graph breaks left
+    A call is handed back if eager ran all programs of an earlier call of its kind: the results are
+    the same, and Dynamo's guards are not run. This includes functions of which graph breaks left
     nothing to compile.
 
     The arguments are compared with those of the last call that was handed back. Only if they are

@@ -1,4 +1,4 @@
-"""What compiling one program of Dynamo finds out about who should run its calls."""
+"""The record of one program of Dynamo: facts that decide whether eager runs its calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ProgramRecord:
     """The predictions for the graphs of one program, without its backward.
 
     `pure` is false if an effect is outside of these graphs. `has_fixed_bits` has an entry for each
-    graph, also of a backward: see `analysis/fixed_bits.py`.
+    graph, including that of a backward: see `analysis/fixed_bits.py`.
     """
 
     predictions: list[Prediction] = field(default_factory=list)
@@ -26,7 +26,7 @@ class ProgramRecord:
 
     @property
     def prediction(self) -> Prediction:
-        """Who is predicted to run the program faster: eager if it is so for all graphs."""
+        """The prediction for the program: eager if eager is faster for each of its graphs."""
         found = {p.faster: p for p in reversed(self.predictions)}
         first = next(iter(found.values()), COMPILED_IS_FASTER)
         prediction = found.get(Faster.COMPILED) or found.get(Faster.UNKNOWN) or first

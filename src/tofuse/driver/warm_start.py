@@ -23,7 +23,7 @@ from tofuse.torch_internals.dynamo_guards import compiled_bytecode
 
 P = ParamSpec("P")
 R = TypeVar("R")
-REASON_LENGTH = 300  # of an error
+MAX_REASON_LENGTH = 300
 MAX_KINDS = 64  # of calls that are looked up on disk
 
 
@@ -156,7 +156,7 @@ class WarmStart:
         except Captured:
             pass
         except Exception as error:
-            return f"{type(error).__name__}: {' '.join(str(error).split())[:REASON_LENGTH]}"
+            return f"{type(error).__name__}: {' '.join(str(error).split())[:MAX_REASON_LENGTH]}"
         program = self.context.record.program
         reason = self.keep()
         if not reason and (program is None or restore_program(program, self.context) is None):

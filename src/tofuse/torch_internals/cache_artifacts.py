@@ -25,10 +25,10 @@ CAN_BUNDLE = _Artifact is not _missing and _register is not _ignore and _record 
 
 
 class ArtifactFile(Protocol):
-    """A file whose content torch saves. Files are equal if their content is."""
+    """A file whose content torch saves. Files are equal if their paths are."""
 
     def read(self) -> bytes:
-        """Return the content; nothing if there is none any more."""
+        """Return the content; empty if the file is gone."""
 
 
 class _Stored(Protocol):

@@ -81,8 +81,8 @@ class LoadedText:
 class CodeHandle(int):
     """The number of a module of `CODE`, whose machine code is freed after its last handle.
 
-    The garbage collector does not track integers. Those in a cycle end after all finalizers of the
-    cycle have run, which may call the code.
+    The garbage collector does not track integers. So a handle in a cycle ends after all
+    finalizers of the cycle, which may call the code, have run.
     """
 
     __slots__ = ()
@@ -105,7 +105,7 @@ class Linker:
 
 @dataclass(eq=False)
 class LinkedModule:
-    """The machine code of the text with a digest, and how many handles it has."""
+    """The machine code of one text, and the number of its handles. `key` is the text's digest."""
 
     key: str
     library: llvm.ResourceTracker
@@ -170,9 +170,9 @@ class LinkedCode:
             self.recent.clear()
 
     def release(self, number: int) -> None:
-        """Count a handle less: now, or by the next load if this or another thread loads.
+        """Count one handle less: now, or later if this thread loads or another holds the lock.
 
-        Handles end anywhere; to wait for a lock could be to wait for oneself.
+        A handle may end anywhere, so waiting for the lock could be a deadlock.
         """
         self.ended.append(number)
         if self.lock.acquire(blocking=False):

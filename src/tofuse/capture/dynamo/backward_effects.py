@@ -21,8 +21,8 @@ from tofuse.torch_internals.trees import tree_leaves
 def backward_effects_reason(gm: GraphModule) -> str | None:
     """Return why PyTorch must run the effects of a program's backward; None if it need not.
 
-    A compiled backward has values where eager has memory, and it is one function: all of it runs,
-    whichever results have gradients.
+    A compiled backward is functional: it has values, not memory. It runs as a whole, whichever
+    results have gradients.
     """
     writers: list[Node] = []
     written, checked, attributes = set[int](), set[int](), set[int]()

@@ -1,4 +1,4 @@
-"""What Python and Dynamo read of classes and functions without a name in the code."""
+"""Attributes of classes and functions that Python and Dynamo read without a name in the code."""
 
 from __future__ import annotations
 

@@ -136,10 +136,11 @@ def _contained_constant(instructions: Instructions, position: int) -> str | None
 
 
 def _constant_argument(instructions: Instructions, position: int, index: int) -> str | None:
-    """Return a positional argument of the call of the value loaded at a position; or its index.
+    """Return an argument of the call of the value that is loaded at a position, or its subscript.
 
-    None if it is no constant text, or if more than straight code leads to the call. The stack is
-    followed: an argument is constant if nothing but the load of a constant writes its slot.
+    None if it is no constant text, or if there is a branch before the call. `index` is that of the
+    positional argument. The stack is followed: an argument is constant if only the load of a
+    constant writes its slot.
     """
     depth, slots = 0, dict[int, object]()
     for instruction in instructions[position + 1 :]:

@@ -37,7 +37,7 @@ class Dependencies:
     digests: Mapping[str, str]
 
     def changes(self, roots: Sequence[object]) -> list[str]:
-        """Return what leads to something else in this process; see `survey` for the roots.
+        """Return the holders of names whose digests differ here; see `survey` for the roots.
 
         Raises LookupError, AttributeError or UnsupportedError if a lookup fails here.
         """
@@ -88,7 +88,7 @@ def _survey_all(roots: Sequence[object], scope: Scope) -> Survey:
 
 
 def _is_implied(code: CodeType) -> bool:
-    """Return whether code runs wherever other code does, though no name leads to it.
+    """Return whether code needs no name that leads to it, because other code implies it.
 
     Such are Dynamo's versions of built-in functions, our wrapper of the function, and what
     `os.environ` holds.

@@ -30,7 +30,7 @@ class EagerProgram:
 
 
 def eager_program(gm: GraphModule) -> EagerProgram:
-    """Return the program as it is now, whatever becomes of its graph."""
+    """Return the program as it is now, even if passes change its graph later."""
     graph = copy_graph(gm.graph)
     return EagerProgram(lambda: with_version_checks(GraphModule(gm, graph)))
 
@@ -57,7 +57,7 @@ def copy_graph(graph: Graph) -> Graph:
 
 
 def pickled_graph(gm: GraphModule) -> bytes | None:
-    """Return a program without what was recorded of its nodes; None if it has no pickle."""
+    """Return a program as a pickle without metadata of nodes; None if that is impossible."""
     graph = Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     for node in graph.nodes:

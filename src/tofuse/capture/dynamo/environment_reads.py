@@ -11,12 +11,10 @@ from tofuse.capture.dynamo.code_names import constant_keys
 from tofuse.config import ENVIRONMENT_OBJECTS, environment_variables
 
 NAMES = frozenset(ENVIRONMENT_OBJECTS)
-ENVIRONMENT_FILES = (  # of Python's own functions, which read what they are asked for
+ENVIRONMENT_FILES = (  # of Python's own functions: their callers give the keys
     ENVIRONMENT_OBJECTS["getenv"].__code__.co_filename,  # type: ignore[attr-defined]
     type(ENVIRONMENT_OBJECTS["environ"]).get.__code__.co_filename,  # type: ignore[attr-defined]
 )
-
-
 NAMED = re.compile(rf"G\['\w+'\]|.*\.({'|'.join(NAMES)})")
 
 

@@ -222,7 +222,7 @@ def guarded_code(
 
 
 def _unnamed_environment(guards: Sequence[GuardFilterEntry]) -> list[object]:
-    """Return `os.environ` or its relative, if guards reach it by more than a name of its own."""
+    """Return `os.environ` or its relative, if guards reach it otherwise than by its name."""
     for guard in guards:
         if is_environment(guard.value):
             other = getattr(guard_argument(guard, "source_b", None), "name", None)

@@ -1,4 +1,4 @@
-"""Guards by which a program leaves calls of earlier programs of its function to those."""
+"""Guards that make a program reject calls that an earlier program of its function accepts."""
 
 from __future__ import annotations
 

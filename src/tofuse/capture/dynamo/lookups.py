@@ -1,8 +1,8 @@
 """What the names in traced code lead to in this process: functions, classes, modules, values.
 
 Dynamo's guards compare arguments, global variables and attributes of objects. They do not compare
-what one process takes for granted: methods of classes, special methods that Python calls, functions
-of torch, variables of the environment. `survey` follows names from the traced function as Python
+what can differ only between processes: methods of classes, special methods, functions of torch,
+variables of the environment. `survey` follows names from the traced function as Python
 does, and describes what it finds.
 """
 
@@ -73,7 +73,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Survey:
-    """A digest of what names lead to, for each class, module and environment that has them.
+    """A digest of what names lead to, by the class, module, global scope or environment with them.
 
     `scope` has the names in the code that was found, `reached` the places of this code.
     """
@@ -123,7 +123,7 @@ class _Surveyor:
         self.count = 0
         self.waiting: deque[Callable[[], None]] = deque()
         self.followed: set[int] = set()  # functions, by id
-        self.is_caught = False  # whether the functions that are described may raise unseen,
+        self.is_caught = False  # whether Dynamo may not tell of the functions that are described,
         self.is_read = True  # and whether code names them
         self.read: set[str] = set()
         self.caught: set[str] = set()
@@ -252,7 +252,7 @@ class _Surveyor:
         """Describe the attributes of a module that the code names."""
         texts = self.found.setdefault(label, {"": str(getattr(module, "__file__", None))})
         attributes = vars(module)
-        # Dynamo guards on what computed names lead to, and a `__getattr__`: modules have sources
+        # modules have sources: Dynamo guards their attributes of computed names, `__getattr__` too
         for name in sorted(self.scope.names & attributes.keys()):
             if module is not os or not is_environment(attributes[name]):  # see `note_reads`
                 texts[name] = self._named(name, attributes[name])

@@ -24,9 +24,9 @@ CHANGED = (
 
 
 def with_version_checks(gm: GraphModule) -> GraphModule:
-    """Return a program whose `autograd.Function`s check that nobody wrote what they saved.
+    """Return a program whose `autograd.Function`s raise an error if a saved tensor was written.
 
-    Dynamo keeps what a Function saves for its backward without this check of autograd's.
+    In eager, autograd checks this. Dynamo's program passes saved tensors on without the check.
     """
     if all(n.target is not APPLY for n in nodes_of_all_graphs(gm.graph)):
         return gm

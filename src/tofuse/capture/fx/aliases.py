@@ -145,7 +145,8 @@ def is_mutating_name(name: str) -> bool:
 def has_side_effect(node: Node) -> bool:
     """Whether a node has a side effect; drawing random numbers does not count.
 
-    AOTAutograd calls a custom operator that writes on copies; it runs as often as in eager, too.
+    A custom operator that writes has one, though AOTAutograd calls it on copies: it must run as
+    often as in eager.
     """
     if node.target in CALLS_ON_COPIES:
         return True

@@ -1,4 +1,4 @@
-"""The phases of a joint graph: which nodes are of the backward, and which may not run before it."""
+"""Phases of a joint graph: which nodes belong to the backward, and which may not run before it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _copied_into(order: Iterable[Node]) -> list[Node]:
 
 
 def propagate_version_checks(order: Iterable[Node], arguments: frozenset[Node]) -> None:
-    """Let autograd check no version of an argument of which `ctx` has a view as an attribute."""
+    """Mark arguments that autograd does not check for writes: `ctx` has a view as an attribute."""
     for n in order:
         if n.meta.get(NO_VERSION_CHECK) and (base := base_node(n)) in arguments:
             base.meta[NO_VERSION_CHECK] = True
@@ -78,7 +78,7 @@ def reads_memory_of(node: Node, arguments: frozenset[Node]) -> bool:
 
 
 def forward_needs_backward(joint: GraphModule, num_fwd_outputs: int) -> bool:
-    """Whether a result of the forward is what the backward makes of it.
+    """Whether a result of the forward depends on a write or another call of the backward.
 
     Only the last value of a written tensor is in a joint graph. If the backward writes into a
     result, or into an argument that the forward writes, its value before the backward is missing.

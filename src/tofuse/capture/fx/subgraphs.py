@@ -42,7 +42,7 @@ def function_bodies(call: Node) -> FunctionBodies | None:
 
 
 def subgraph(node: object) -> GraphModule | None:
-    """Return the program that an attribute of a graph is; None for other nodes."""
+    """Return the program that a `get_attr` node reads; None for other nodes."""
     if not isinstance(node, Node) or node.op != "get_attr" or node.graph.owning_module is None:
         return None
     module = getattr(node.graph.owning_module, str(node.target), None)

@@ -11,8 +11,8 @@ from tofuse.capture.fx.phases import traced_in_backward
 def merge_seeds(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Replace the seeds of each device by the first, and number the streams of random numbers.
 
-    The forward then saves one int64[2] tensor for all random numbers of a device. What each
-    backward draws anew has a seed of its own.
+    The forward then saves one int64[2] tensor for all random numbers of a device. Random
+    numbers that each backward draws anew have a seed of their own.
     """
     firsts: dict[tuple[object, bool], torch.fx.Node] = {}
     for node in [n for n in gm.graph.nodes if n.target is SEED]:
