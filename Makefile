@@ -23,7 +23,7 @@ DOCS_STAMP := $(DOCS_VENV)/.stamp
 MODELS_SITE := .venv-models
 MODELS_STAMP := $(MODELS_SITE)/.stamp
 
-.PHONY: run test test-torch bench opinfo gpu-check models fuzz distributed start never-slower integrations docs clean
+.PHONY: run test test-torch bench opinfo gpu-check models fuzz distributed start stale never-slower integrations docs clean
 
 run: $(STAMP)
 	$(BIN)/python -m benchmarks.run
@@ -63,6 +63,11 @@ distributed: $(STAMP)
 # First steps of new processes against eager and Inductor, into docs/start.md: minutes.
 start: $(STAMP)
 	$(BIN)/python -m suites.start --jobs 1 --only "$(ONLY)" $(SUITE)
+
+# Programs of which one thing changes between two processes, against eager: a quarter of an hour for 2,000.
+#   make stale SUITE="--programs 500 --background"
+stale: $(STAMP)
+	$(BIN)/python -m suites.stale $(SUITE)
 
 # A hundred programs, forward and training, on one thread and two: the worst ratios of time and of peak
 # memory to eager. A quarter of an hour. Some of it: make never-slower ONLY=softmax SUITE=--fresh

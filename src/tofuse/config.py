@@ -261,7 +261,7 @@ def environment_variables(names: Collection[str] | None) -> dict[str, str | None
 
 # The objects through which programs read the environment.
 ENVIRONMENT_OBJECTS: Mapping[str, object] = {
-    name: getattr(os, name)
+    name: vars(os)[name]
     for name in ("environ", "environb", "getenv", "getenvb")
-    if hasattr(os, name)
+    if name in vars(os)  # not all systems have all
 }

@@ -347,8 +347,8 @@ class Anything(metaclass=Decides):
     """What everything is an instance of."""
 
 
-def _asks(x):
-    return x.sin() if isinstance(x, Anything) else x.cos()
+def _asks(x: torch.Tensor) -> torch.Tensor:
+    return x.sin() if isinstance(3, Anything) else x.cos()
 
 
 def _is_kept(x):

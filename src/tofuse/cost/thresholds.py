@@ -153,6 +153,7 @@ COLD_TRAINING_CALL_US = 300.0  # the same of a training step: "Call overhead"
 TRAINING_CALL_US = 70.0  # of forward and backward, with autograd's functions: "Call overhead"
 
 DECISION_S = 0.02  # of timing a program in eager and compiled, at its first call: not measured
+MAX_DECISION_S = 0.2  # a program whose call takes longer is not timed: not measured
 DECISION_ROUNDS = 3  # of eager and compiled in turn, at least: not measured
 MIN_EAGER_GAIN = 1.03  # times faster, so that eager runs a program that was timed: not measured
 

@@ -107,7 +107,7 @@ def compile_program(
         run = eager = eager_program(program)
         reason = fallback_reason(program, inputs)
         if reason is None:
-            context.record.earlier.add(gm, inputs)
+            context.record.earlier.add(gm, inputs, next(iter(context.record.traced), None))
             run = _program_variants(program, eager, inputs, context)
         else:
             context.report_fallback(reason)

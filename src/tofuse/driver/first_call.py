@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.fx import GraphModule
 
 from tofuse.cache.fingerprint import torch_state
 from tofuse.cache.programs import load_decision, store_decision
@@ -24,6 +25,7 @@ from tofuse.cost.thresholds import (
     DECISION_ROUNDS,
     DECISION_S,
     GUARDED_CALL_US,
+    MAX_DECISION_S,
     MIN_EAGER_GAIN,
     TRAINING_CALL_US,
 )
@@ -102,9 +104,11 @@ class FirstCall:
             sizes = self.sizes_of(args)
             if self.sizes.setdefault("sizes", sizes) != sizes:
                 return self.compiled(*args)
-        mine = self._decide(args)
+        mine, key = self._decide(args)
         decision = self.decided.setdefault("decision", mine)  # one step for all threads
         if decision is mine:
+            if key is not None:
+                store_decision(key, (mine.in_eager, mine.why), self.context.config)
             self._install(decision)
         return (self._run_eager if self._runs_eagerly(decision) else self.compiled)(*args)
 
@@ -132,28 +136,31 @@ class FirstCall:
             dispatcher.guarded = (*dispatcher.guarded, same_sizes)
             dispatcher.default = self.compiled
 
-    def _decide(self, args: Sequence[object]) -> Decision:
+    def _decide(self, args: Sequence[object]) -> tuple[Decision, tuple[str, ...] | None]:
+        """Return the decision, and the key under which it is to be kept on disk."""
         if not all(map(_is_plain, args)):
-            return Decision(False, "an argument is no plain tensor on the CPU")
+            return Decision(False, "an argument is no plain tensor on the CPU"), None
         prediction = self.context.program.prediction
         if prediction.faster is not Faster.UNKNOWN:
-            return Decision(prediction.faster is Faster.EAGER, prediction.why)
+            return Decision(prediction.faster is Faster.EAGER, prediction.why), None
         if torch.are_deterministic_algorithms_enabled():
-            return _predicted(prediction, "nothing is timed with deterministic algorithms")
+            return _predicted(prediction, "nothing is timed with deterministic algorithms"), None
         key = self._key(args)
         if key is None:
-            return _predicted(prediction, "torch's state is not known")
+            return _predicted(prediction, "torch's state is not known"), None
         found = load_decision(key, self.context.config)
         if found is not None:
-            return Decision(*found)
+            return Decision(*found), None
         decision = self._measure(prediction, args)
-        store_decision(key, (decision.in_eager, decision.why), self.context.config)
-        return decision
+        found = load_decision(key, self.context.config)  # of a process that began with this one
+        return (decision, key) if found is None else (Decision(*found), None)
 
     def _key(self, args: Sequence[object]) -> tuple[str, ...] | None:
         """Return what identifies the program and the kind of call on disk."""
         try:
-            return (torch_state(), self.eager.module.code, *map(_describe, args))
+            modules = (m for m in self.eager.module.modules() if isinstance(m, GraphModule))
+            codes = [module.code for module in modules]  # also of programs inside the program
+            return (torch_state(), *codes, *map(_describe, args))
         except Exception:
             return None
 
@@ -165,11 +172,14 @@ class FirstCall:
             return _predicted(prediction, "hooks would see what autograd saves")
         begin = time.perf_counter()
         try:
-            eager_us, compiled_us = _fastest_us([self.eager, self.compiled], args)
+            times = _fastest_us([self.eager, self.compiled], args)
         except Exception as error:  # the call itself will raise it
             log.debug("a program cannot be timed: %s", error)
             return _predicted(prediction, "it raised an error when it was timed")
         log.debug("timed a program for %.1f ms", 1e3 * (time.perf_counter() - begin))
+        if times is None:
+            return _predicted(prediction, "its calls take too long to be timed")
+        eager_us, compiled_us = times
         # a backward takes about twice the time of its forward, beside the overhead of both
         overhead_us = TRAINING_CALL_US / 3 if prediction.trains else GUARDED_CALL_US
         in_eager = eager_us * MIN_EAGER_GAIN < compiled_us + overhead_us
@@ -197,17 +207,23 @@ def _describe(argument: object) -> str:
     return f"{kind} {argument.is_leaf}"
 
 
-def _fastest_us(calls: Sequence[Program], args: Sequence[object]) -> list[float]:
+def _fastest_us(calls: Sequence[Program], args: Sequence[object]) -> list[float] | None:
     """Return the shortest time of each call in microseconds; the calls take turns.
 
-    They get aliases, which are leaves of autograd's graph: no hook of the user's sees them.
+    None if a first call takes longer than all calls may. Tensors that require grad are replaced by
+    leaves, so that no hook of the user's sees a gradient.
     """
     aliases = [_alias(a) for a in args]
     for call in calls:
+        start = time.perf_counter()
         call(*aliases)
+        if time.perf_counter() - start > MAX_DECISION_S:
+            return None
     best = [float("inf")] * len(calls)
-    end, rounds = time.perf_counter() + DECISION_S, 0
-    while rounds < DECISION_ROUNDS or time.perf_counter() < end:
+    begin, rounds = time.perf_counter(), 0
+    while (spent := time.perf_counter() - begin) < DECISION_S or rounds < DECISION_ROUNDS:
+        if rounds and spent > MAX_DECISION_S:
+            break
         for k, call in enumerate(calls):
             start = time.perf_counter()
             call(*aliases)

@@ -7,7 +7,12 @@ from os import environ, getenv
 
 import pytest
 
-from tofuse.capture.dynamo.code_names import calls_without_arguments, code_names, constant_keys
+from tofuse.capture.dynamo.code_names import (
+    calls_without_arguments,
+    code_names,
+    computes_names,
+    constant_keys,
+)
 
 READERS = frozenset(("environ", "getenv"))
 
@@ -65,8 +70,8 @@ def _all_attributes(x, n):
     [_constant_name, _constant_name_of_an_expression, _names_in_turn, _name_that_is_set],
 )
 def test_constant_names_are_no_computed_names(function):
-    found = code_names(function.__code__)
-    assert not found.computes_names and "foo" in found.texts
+    assert not computes_names(function.__code__)
+    assert "foo" in code_names(function.__code__).texts
 
 
 @pytest.mark.parametrize(
@@ -77,7 +82,7 @@ def test_constant_names_are_no_computed_names(function):
     ],
 )
 def test_computed_names_are_seen(function):
-    assert code_names(function.__code__).computes_names
+    assert computes_names(function.__code__)
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ def programs(monkeypatch):
     counted: list[object] = []
     add = EarlierPrograms.add
 
-    def recorded(earlier, gm, inputs):
+    def recorded(earlier, gm, inputs, code):
         counted.append(gm)
-        add(earlier, gm, inputs)
+        add(earlier, gm, inputs, code)
 
     monkeypatch.setattr(EarlierPrograms, "add", recorded)
     return counted

@@ -10,8 +10,9 @@ import torch
 
 from tofuse.capture.dynamo.code_names import code_names
 from tofuse.capture.dynamo.dependencies import dependencies
-from tofuse.capture.dynamo.lookups import Scope, survey
+from tofuse.capture.dynamo.lookups import Scope
 from tofuse.capture.dynamo.references import code_place
+from tofuse.capture.dynamo.survey import survey
 from tofuse.errors import UnsupportedError
 
 
@@ -50,7 +51,7 @@ def digests(*functions):
     codes = [f.__code__ for f in functions]
     names = frozenset().union(*(code_names(c).names | code_names(c).texts for c in codes))
     scope = Scope(frozenset(map(code_place, codes)), names, False, frozenset())
-    return survey(functions, scope).digests
+    return survey(functions, scope, {}).digests
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from _abc import _get_dump  # type: ignore[import-not-found]  # of CPython
 from abc import ABCMeta
 from collections.abc import Iterator
@@ -20,11 +22,18 @@ def registered_classes(cls: type) -> Iterator[type]:
         yield from (found for reference in registry if (found := reference()) is not None)
 
 
+def constant_function(value: object) -> FunctionType | None:
+    """Return the function of constant results that a value is, or wraps as `lru_cache` does."""
+    inner = inspect.unwrap(value) if isinstance(value, WRAPPERS) else None
+    return inner if isinstance(inner, FunctionType) and is_constant_function(inner) else None
+
+
 def is_constant_function(function: FunctionType) -> bool:
     """Return whether Dynamo calls a function while it traces, as `assume_constant_result` says."""
     return bool(function.__dict__.get("_dynamo_marked_constant", False))
 
 
+WRAPPERS = (FunctionType, type(functools.lru_cache(len)))
 # Attributes of classes that say nothing of what code does.
 UNREAD = frozenset(
     (

@@ -25,22 +25,20 @@ class CodeNames:
     """The names in a code object and in the code nested in it.
 
     `names` are those of global variables and of attributes. `texts` are its constant texts that may
-    name an attribute. `imports` are the names of modules that it may import. `computes_names` if it
-    reads attributes whose names it computes; `catches` if it has a handler for exceptions, such as
-    a `with`.
+    name an attribute. `imports` are the names of modules that it may import. It `catches` if it has
+    a handler for exceptions, such as a `with`.
     """
 
     names: frozenset[str]
     texts: frozenset[str]
     imports: tuple[str, ...]
-    computes_names: bool
     catches: bool
 
 
 def code_names(code: CodeType) -> CodeNames:
     """Return the names that a code object looks up, and those of the code nested in it."""
     names, texts, imports = set[str](), set[str](), list[str]()
-    computes = catches = False
+    catches = False
     for part in nested_codes(code):
         names.update(part.co_names)
         texts.update(word for text in _texts(part.co_consts) for word in text.split("."))
@@ -48,9 +46,8 @@ def code_names(code: CodeType) -> CodeNames:
         if IMPORT in opcodes:
             imports += part.co_names
         catches = catches or any(opcode in opcodes for opcode in HANDLERS)
-        computes = computes or _computes_names(part)
     words = frozenset(word for word in texts if word.isidentifier())
-    return CodeNames(frozenset(names), words, tuple(imports), computes, catches)
+    return CodeNames(frozenset(names), words, tuple(imports), catches)
 
 
 def nested_codes(code: CodeType) -> Iterator[CodeType]:
@@ -69,8 +66,12 @@ def _texts(constants: Iterable[object]) -> Iterator[str]:
             yield from _texts(constant)
 
 
-def _computes_names(code: CodeType) -> bool:
+def computes_names(code: CodeType) -> bool:
     """Return whether code may read an attribute whose name is no constant in it."""
+    return any(map(_computes_names, nested_codes(code)))
+
+
+def _computes_names(code: CodeType) -> bool:
     if not OPEN_ENDED.isdisjoint(code.co_names):
         return True
     if READERS.isdisjoint(code.co_names):
@@ -88,26 +89,40 @@ def constant_keys(code: CodeType, names: frozenset[str]) -> frozenset[str] | Non
     """
     found: set[str] = set()
     for part in nested_codes(code):
-        if names.isdisjoint((*part.co_names, *part.co_varnames, *part.co_freevars)):
+        variables = (*part.co_varnames, *part.co_freevars, *part.co_cellvars)
+        if names.isdisjoint((*part.co_names, *variables)):
             continue
         instructions = list(dis.get_instructions(part))
         for k, instruction in enumerate(instructions):
-            if instruction.argval in names and _loads_name(instruction):
-                key = _constant_key(instructions, k)
+            if not names.isdisjoint(_names_of(instruction)):
+                # a local variable, or an import, may have any use
+                is_found = instruction.opname in (*GLOBAL_LOADS, "LOAD_ATTR", "LOAD_METHOD")
+                key = _constant_key(instructions, k) if is_found else None
                 if key is None:
                     return None
                 found.add(key)
     return frozenset(found)
 
 
+def _names_of(instruction: dis.Instruction) -> tuple[str, ...]:
+    """Return the names that an instruction reads or writes: some have two local variables."""
+    if instruction.opname in ("LOAD_CONST", "KW_NAMES"):
+        return ()
+    words = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+    return tuple(word for word in words if isinstance(word, str))
+
+
 def calls_without_arguments(code: CodeType, name: str) -> bool:
     """Return whether code does nothing with the value of a name but call it without arguments."""
     for part in nested_codes(code):
+        if name not in part.co_names:
+            continue
         instructions = [x for x in dis.get_instructions(part) if x.opname not in IDLE]
         for k, instruction in enumerate(instructions):
-            if instruction.argval == name and _loads_name(instruction):
+            if name in _names_of(instruction):
                 following = instructions[k + 1 : k + 2]
-                if not following or following[0].opname not in CALLS or following[0].arg:
+                is_call = bool(following) and following[0].opname in CALLS and not following[0].arg
+                if not is_call or not _loads_name(instruction):
                     return False
     return True
 
@@ -165,7 +180,8 @@ def _loads_name(instruction: dis.Instruction) -> bool:
 
 
 JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
-NAME_LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_FAST")
+GLOBAL_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
+NAME_LOADS = (*GLOBAL_LOADS, "LOAD_DEREF", "LOAD_FAST")
 IDLE = ("PUSH_NULL", "CACHE", "EXTENDED_ARG")
 CALLS = ("PRECALL", "CALL", "CALL_FUNCTION", "CALL_METHOD")
 CONSUMERS = {"BINARY_SUBSCR": 1, "BINARY_OP": 1}  # and how many operands are above the first

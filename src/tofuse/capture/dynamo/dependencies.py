@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 
-from tofuse.capture.dynamo.code_names import code_names
+from tofuse.capture.dynamo.code_names import code_names, computes_names, nested_codes
 from tofuse.capture.dynamo.environment_reads import ENVIRONMENT_FILES
 from tofuse.capture.dynamo.graph_breaks import WRAPPER_FILE
-from tofuse.capture.dynamo.lookups import DYNAMO, Scope, Survey, survey
+from tofuse.capture.dynamo.lookups import DYNAMO, FollowedCode, Scope
 from tofuse.capture.dynamo.references import (
     Reference,
     code_line,
@@ -18,6 +18,7 @@ from tofuse.capture.dynamo.references import (
     is_released,
     reference_to,
 )
+from tofuse.capture.dynamo.survey import Survey, survey
 from tofuse.errors import UnsupportedError
 
 IMPLIED_FILES = {WRAPPER_FILE, *ENVIRONMENT_FILES}
@@ -42,7 +43,7 @@ class Dependencies:
         Raises LookupError, AttributeError or UnsupportedError if a lookup fails here.
         """
         unnamed = [reference.resolve() for reference in self.unnamed]
-        found = survey([*roots, *unnamed], self.scope).digests
+        found = survey([*roots, *unnamed], self.scope, {}).digests
         holders = dict.fromkeys((*self.digests, *found))
         return [x for x in holders if self.digests.get(x) != found.get(x)]
 
@@ -59,32 +60,42 @@ def dependencies(
     called = [x.__code__ for x in read if isinstance(x, FunctionType)]
     codes = list({id(code): code for code in (*traced, *called)}.values())
     unnamed = {id(x): (x, reference_to(x)) for x in read}
-    begin = _scope_of(codes)
-    found = _survey_all([*roots, *read], begin)
-    missing = [c for c in codes if code_place(c) not in found.reached and not _is_implied(c)]
+    found, scope = _survey_all([*roots, *read], codes)
+    reached = {id(part) for code, _ in found.codes for part in nested_codes(code)}
+    missing = [code for code in codes if id(code) not in reached and not _is_implied(code)]
     if missing:
         unnamed.update((id(x), (x, reference_to(x))) for x in map(_released_function, missing))
-        found = _survey_all([*roots, *(x for x, _ in unnamed.values())], begin)
+        found, scope = _survey_all([*roots, *(x for x, _ in unnamed.values())], codes)
     references = tuple(reference for _, reference in unnamed.values())
-    return Dependencies(references, found.scope, found.digests)
+    return Dependencies(references, scope, found.digests)
 
 
-def _scope_of(codes: Iterable[CodeType]) -> Scope:
-    """Return the scope of the names in traced code."""
-    read = {code_place(code): code_names(code) for code in codes}
-    names = frozenset[str]().union(*(x.names | x.texts for x in read.values()))
-    computed = any(x.computes_names for x in read.values())
-    return Scope(frozenset(read), names, computed, frozenset())
-
-
-def _survey_all(roots: Sequence[object], scope: Scope) -> Survey:
-    """Return the survey of all names in the code that it finds."""
+def _survey_all(roots: Sequence[object], codes: Sequence[CodeType]) -> tuple[Survey, Scope]:
+    """Return the survey of all names in traced code and in the code that they lead to."""
+    traced = frozenset(map(code_place, codes))
+    results: dict[int, object] = {}
+    followed = {id(code): (code, True) for code in codes}
     for _ in range(MAX_SURVEYS):
-        found = survey(roots, scope)
-        if found.scope == scope:
-            return found
-        scope = found.scope
+        scope = _scope_of(traced, followed.values())
+        found = survey(roots, scope, results)
+        new = {id(code): (code, is_traced) for code, is_traced in found.codes}
+        if new.keys() <= followed.keys():
+            return found, scope
+        followed = {**new, **followed}
     raise UnsupportedError("the program looks up too many names to compare them")
+
+
+def _scope_of(traced: frozenset[str], codes: Iterable[FollowedCode]) -> Scope:
+    """Return the scope of the names in code."""
+    names, caught = set[str](), set[str]()
+    computes = False
+    for code, is_traced in codes:
+        read = code_names(code)
+        names |= read.names | read.texts
+        computes = computes or computes_names(code)
+        if not is_traced or (read.catches and not is_released(code.co_filename)):
+            caught |= read.names
+    return Scope(traced, frozenset(names), computes, frozenset(caught))
 
 
 def _is_implied(code: CodeType) -> bool:

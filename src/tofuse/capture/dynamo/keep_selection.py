@@ -6,6 +6,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from types import CodeType
 
 import torch
 from torch.fx import GraphModule
@@ -33,9 +34,9 @@ CONSTANT_GUARDS = ("CONSTANT_MATCH", "EQUALS_MATCH")
 class EarlierPrograms:
     """The sizes and numbers of the programs of one function."""
 
-    values: list[dict[Key, object]] = field(default_factory=list)
+    values: list[tuple[CodeType | None, dict[Key, object]]] = field(default_factory=list)
 
-    def add(self, gm: GraphModule, inputs: Sequence[object]) -> None:
+    def add(self, gm: GraphModule, inputs: Sequence[object], code: CodeType | None = None) -> None:
         """Record a program. If it has symbols, guard that no earlier program accepts its calls.
 
         A size or number that varies becomes a symbol, in a new program that accepts the calls of
@@ -44,18 +45,18 @@ class EarlierPrograms:
         set it for our own programs takes 17 us a call.
         """
         values = _values(gm)
-        for earlier in self.values:
+        for earlier in (known for owner, known in self.values if owner is code):
             differences = _differences(values, earlier)
             # a guard that does not hold for this call would specialize it
             if any(d.node.hint for d in differences) and not any(map(has_promised_range, inputs)):
                 bool(reduce(operator.or_, differences))  # torch records the condition
-        self.values.append({k: _label(v) for k, v in values.items()})
+        self.values.append((code, {k: _label(v) for k, v in values.items()}))
 
     def add_constants(self, guards: Iterable[GuardFilterEntry]) -> None:
         """Record numbers that are constants of the last program."""
         for guard in guards if self.values else ():
             if guard.guard_type in CONSTANT_GUARDS and type(guard.value) in (int, float):
-                self.values[-1].setdefault((guard_expression(guard), NUMBER), guard.value)
+                self.values[-1][1].setdefault((guard_expression(guard), NUMBER), guard.value)
 
 
 def _values(gm: GraphModule) -> dict[Key, object]:

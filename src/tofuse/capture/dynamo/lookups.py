@@ -11,7 +11,6 @@ from __future__ import annotations
 import builtins
 import enum
 import functools
-import hashlib
 import inspect
 import os
 import sys
@@ -28,6 +27,7 @@ import torch
 from tofuse.capture.dynamo.class_structure import (
     RAISING,
     STRUCTURE,
+    constant_function,
     is_constant_function,
     is_special,
     registered_classes,
@@ -35,7 +35,6 @@ from tofuse.capture.dynamo.class_structure import (
 from tofuse.capture.dynamo.code_names import (
     calls_without_arguments,
     code_names,
-    nested_codes,
 )
 from tofuse.capture.dynamo.environment_reads import EnvironmentReads, is_environment
 from tofuse.capture.dynamo.graph_breaks import WRAPPER_FILE
@@ -52,6 +51,7 @@ from tofuse.errors import UnsupportedError
 MAX_VALUES = 50_000  # descriptions of one survey
 IMMUTABLE = 1 << 8  # the flag of a type whose attributes cannot be assigned
 DYNAMO = f"{Path(torch.__file__).parent}/_dynamo/"
+FollowedCode = tuple[CodeType, bool]  # and whether Dynamo has traced it
 Namespace = Mapping[str, object]
 
 
@@ -71,50 +71,17 @@ class Scope:
     caught: frozenset[str]
 
 
-@dataclass(frozen=True)
-class Survey:
-    """A digest of what names lead to, by the class, module, global scope or environment with them.
-
-    `scope` has the names in the code that was found, `reached` the places of this code.
-    """
-
-    scope: Scope
-    digests: Mapping[str, str]
-    reached: frozenset[str]
-
-
-def survey(roots: Sequence[object], scope: Scope) -> Survey:
-    """Describe what code looks up, beginning with functions and classes.
-
-    Attributes of the scope's names and special methods of classes are described. Raises
-    UnsupportedError if a lookup has no description.
-    """
-    surveyor = _Surveyor(scope)
-    texts = [surveyor.describe(root) for root in roots]
-    surveyor.found["roots"] = {str(k): text for k, text in enumerate(texts)}
-    surveyor.follow()
-    surveyor.describe_abstract_classes()
-    surveyor.found["environment"] = surveyor.environment.texts()
-    digests = {holder: _digest(found) for holder, found in surveyor.found.items()}
-    return Survey(surveyor.scope_of_code(), digests, frozenset(surveyor.reached))
-
-
-def _digest(texts: Mapping[str, str]) -> str:
-    content = "\0".join(f"{name}\0{text}" for name, text in sorted(texts.items()))
-    return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()[:24]
-
-
-class _Surveyor:
+class Surveyor:
     """Describes values as text, and follows the functions, classes and modules among them.
 
-    `found` has a description of each name, by the class, module or global scope that has it.
+    `found` has a description of each name, by the class, module or global scope that has it;
+    `codes` are those whose names were followed.
     """
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: Scope, results: dict[int, object]) -> None:
         self.scope = scope
         self.traced_lines = frozenset(place.rpartition(" ")[0] for place in scope.traced)
         self.found: dict[str, dict[str, str]] = {}
-        self.reached: set[str] = set()
         self.labels: dict[int, str] = {}  # of classes, modules and scopes, by id
         self.taken: dict[str, int] = {}  # how many have the same label
         self.alive: list[object] = []  # so that no id is used again
@@ -123,17 +90,13 @@ class _Surveyor:
         self.count = 0
         self.waiting: deque[Callable[[], None]] = deque()
         self.followed: set[int] = set()  # functions, by id
+        self.run: set[int] = set()  # functions whose code is described, by id
+        self.codes: list[FollowedCode] = []
+        self.constants: set[str] = set()  # names of functions with parameters, assumed constant
+        self.results = results  # of functions that are assumed constant, by id
         self.is_caught = False  # whether Dynamo may not tell of the functions that are described,
         self.is_read = True  # and whether code names them
-        self.read: set[str] = set()
-        self.caught: set[str] = set()
-        self.computes_names = False
         self.environment = EnvironmentReads()
-
-    def scope_of_code(self) -> Scope:
-        """Return the scope with the names in the code that was found."""
-        names, caught = frozenset(self.read), frozenset(self.caught)
-        return Scope(self.scope.traced, names, self.computes_names, caught)
 
     def follow(self) -> None:
         """Describe what the functions, classes and modules that were found lead to, in turn."""
@@ -206,7 +169,8 @@ class _Surveyor:
         if isinstance(value, (list, tuple)):
             text = f"{text} {self._sequence(value, deep)}"
         elif isinstance(value, (set, frozenset)):
-            text = f"{text} {sorted(self.describe(x, deep=deep) for x in value)}"
+            ordered = sorted(value, key=_order)  # the order of sets differs between processes
+            text = f"{text} {self._sequence(ordered, deep)}"
         elif isinstance(value, (dict, types.MappingProxyType)):
             items = [x for item in value.items() for x in item]
             text = f"{text} {self._sequence(items, deep)}"
@@ -224,6 +188,8 @@ class _Surveyor:
 
     def _named(self, name: str, value: object, *, deep: bool = False) -> str:
         """Describe the value of a name."""
+        if (constant := constant_function(value)) is not None and constant.__code__.co_varnames:
+            self.constants.add(name)
         before = self.is_caught, self.is_read
         self.is_caught = name in self.scope.caught or name in RAISING
         self.is_read = name in self.scope.names or is_special(name)
@@ -284,30 +250,32 @@ class _Surveyor:
         released = is_released(code.co_filename)
         if code.co_filename.startswith(DYNAMO) and len(cells) == 1:
             return self.describe(cells[0])  # Dynamo wraps methods of modules
+        label, is_new = self._label(function, f"function {line}")
+        texts = self.found.setdefault(f"functions of {function.__module__}", {})
+        if is_new and released:
+            texts[label] = self._sequence(cells, deep=False)
         follows = traced or (self.is_caught and not released)
         if follows and id(function) not in self.followed:
             self.followed.add(id(function))
             self.waiting.append(lambda: self._follow_function(function, traced))
-        label, is_new = self._label(function, f"function {line}")
-        if not is_new:
-            return label
-        if not follows and (released or not self.is_read):
-            return f"{label} {self._sequence(cells, deep=False)}"  # its code was not run
+        is_run = follows or (self.is_read and not released)
+        if is_run and id(function) not in self.run:
+            self.run.add(id(function))
+            texts[f"code of {label}"] = self._code(function, cells)
+        return label
+
+    def _code(self, function: FunctionType, cells: Sequence[object]) -> str:
+        """Describe what a function does."""
         if is_constant_function(function) and not self.is_caught:
-            return f"{label} {self._constant_result(function)}"
+            return self._constant_result(function)
         parts = (function.__defaults__, function.__kwdefaults__, cells)
-        return f"{label} {code_place(code)} {self._sequence(parts, deep=True)}"
+        return f"{code_place(function.__code__)} {self._sequence(parts, deep=True)}"
 
     def _follow_function(self, function: FunctionType, traced: bool) -> None:
         """Describe the global variables that a function reads, and the modules that it imports."""
         code, scope = function.__code__, function.__globals__
         names = code_names(code)
-        self.read |= names.names | names.texts
-        self.computes_names |= names.computes_names
-        if not traced or (names.catches and not is_released(code.co_filename)):
-            self.caught |= names.names
-        nested = (part for part in nested_codes(code) if code_line(part) in self.traced_lines)
-        self.reached.update(map(code_place, nested))
+        self.codes.append((code, traced))
         texts = self.found.setdefault(self._label(scope, f"names of {_name(scope)}")[0], {})
         aliases: set[str] = set()
         for name in sorted(names.names):
@@ -316,8 +284,6 @@ class _Surveyor:
                     if is_environment(holder[name]):
                         aliases.add(name)
                     else:
-                        if traced:
-                            self._check_calls(code, name, holder[name])
                         texts[name] = self._named(name, holder[name])
                     break
         for module in _imported(names.imports, scope):
@@ -331,15 +297,17 @@ class _Surveyor:
         except TypeError as error:
             name = function.__qualname__
             raise UnsupportedError(f"the result of {name} is assumed to be constant") from error
-        return self.describe(function(), deep=True)
+        if id(function) not in self.results:
+            self.results[id(function)] = function()
+        return self.describe(self.results[id(function)], deep=True)
 
-    def _check_calls(self, code: CodeType, name: str, value: object) -> None:
-        """Raise UnsupportedError if code may give arguments to a function of constant results."""
-        inner = inspect.unwrap(value) if callable(value) else None
-        if not isinstance(inner, FunctionType) or not is_constant_function(inner):
-            return
-        if inner.__code__.co_varnames and not calls_without_arguments(code, name):
-            raise UnsupportedError(f"the result of {name} is assumed to be constant")
+    def check_constants(self) -> None:
+        """Raise UnsupportedError if traced code may give arguments to a constant function."""
+        for name in sorted(self.constants):
+            if not all(
+                calls_without_arguments(code, name) for code, traced in self.codes if traced
+            ):
+                raise UnsupportedError(f"the result of {name} is assumed to be constant")
 
     def describe_abstract_classes(self) -> None:
         """Describe which of the classes were registered with abstract classes.
@@ -362,7 +330,17 @@ class _Surveyor:
             labels = sorted(known[id(c)] for c in registered_classes(cls) if id(c) in known)
             if labels:
                 name = f"{cls.__module__}.{cls.__qualname__}"
-                self.found.setdefault("registered", {})[name] = f"{labels}"
+                texts = self.found.setdefault("registered", {})
+                texts[name] = f"{texts.get(name, '')}{labels}"
+
+
+def _order(value: object) -> str:
+    """Return a text by which to sort the elements of a set."""
+    if isinstance(value, FunctionType):
+        return code_line(value.__code__)
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    return repr(value) if type(value) in LITERALS else type(value).__qualname__
 
 
 def _is_empty(cell: types.CellType) -> bool:
