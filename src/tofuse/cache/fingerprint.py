@@ -51,7 +51,7 @@ def fingerprint(gm: GraphModule, inputs: Sequence[object]) -> tuple[str, ...] | 
         tensors = [*held.values(), *inputs]
         held_texts = (_tensor_text(t) for t in held.values())
         lines = _node_lines(gm, list(held))
-        called = _called_code(python_calls(trusted_calls(gm) or ()))
+        called = _called_code(trusted_calls(gm) or (), gm)
         return (torch_state(), called, *_argument_aliases(tensors), *held_texts, *lines)
     except (_NotIdentifiable, UnsupportedError):
         return None
@@ -72,17 +72,23 @@ def trusted_calls(gm: GraphModule) -> tuple[str, ...] | None:
 
 def python_calls(calls: Sequence[str]) -> list[FunctionType]:
     """Return the Python functions among the calls of `trusted_calls`."""
-    names = [call.partition(" ")[2] for call in calls if call.startswith("call_function")]
-    found = [getattr(sys.modules[n.rpartition(".")[0]], n.rpartition(".")[2]) for n in names]
+    found: list[object] = []
+    for kind, _, name in (call.partition(" ") for call in calls):
+        module, _, attribute = name.rpartition(".")
+        owner = torch.Tensor if kind == "call_method" else sys.modules[module]
+        found.append(getattr(owner, attribute))
     return [f for f in found if isinstance(f, FunctionType)]
 
 
-def _called_code(functions: Sequence[FunctionType]) -> str:
-    """Return a digest of the code that tracing runs: methods of tensors, and these functions.
+def _called_code(calls: Sequence[str], gm: GraphModule) -> str:
+    """Return a digest of what tracing runs: attributes of tensors, and Python functions.
 
-    A user may have replaced them.
+    Programs may replace them.
     """
-    found = dependencies([torch.Tensor], (), functions).digests
+    names = {call.partition(" ")[2] for call in calls if call.startswith("call_method")}
+    reads = (n.args[1] for n in gm.graph.nodes if n.target is getattr)
+    names.update(name for name in reads if isinstance(name, str))
+    found = dependencies([torch.Tensor], (), python_calls(calls), names).digests
     return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()
 
 

@@ -145,6 +145,8 @@ def specialize_strides(
 def _significant_strides(tensor: object, expected: Strides) -> Strides:
     """Return the strides, with the expected stride for extents of 1: it does not matter there."""
     assert isinstance(tensor, Tensor)
+    if not tensor.numel():
+        return expected  # a stride of 0 would read an element that is not there
     triples = zip(tensor.shape, tensor.stride(), expected, strict=True)
     return tuple(e if n == 1 else s for n, s, e in triples)
 

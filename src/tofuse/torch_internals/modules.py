@@ -10,7 +10,8 @@ from types import MethodType
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from tofuse.torch_internals.private_names import TRACING, has_attribute, private
+from tofuse.torch_internals.dispatch import KEEPING
+from tofuse.torch_internals.private_names import TRACING, always, has_attribute, private
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 for _name in ("_modules", "_parameters", "_buffers", *_HOOKS):
@@ -22,6 +23,10 @@ COMPILED_CALL = (
     "_compiled_call_impl"
     if has_attribute(torch.nn.Module(), "_compiled_call_impl", "a call takes longer to trace")
     else "__call__"
+)
+# Whether hooks are registered for all modules; Dynamo does not guard on them.
+has_global_hooks: Callable[[], bool] = private(
+    "torch.nn.modules.module", "_has_any_global_hook", KEEPING, always(True)
 )
 DDP_FORWARD = "_run_ddp_forward"  # the method that calls the module inside
 _DDP = "PyTorch runs modules in DistributedDataParallel"

@@ -9,10 +9,17 @@ from abc import ABCMeta
 from collections.abc import Iterator
 from types import FunctionType
 
+import torch
+
 
 def is_special(name: str) -> bool:
     """Return whether Python, or Dynamo by itself, reads an attribute of this name."""
     return name.startswith("__") and name.endswith("__") and name not in UNREAD
+
+
+def structure_of(cls: type) -> frozenset[str]:
+    """Return the attributes without special names that are read of a class."""
+    return STRUCTURE | OF_MODULES if issubclass(cls, torch.nn.Module) else STRUCTURE
 
 
 def registered_classes(cls: type) -> Iterator[type]:
@@ -45,4 +52,14 @@ UNREAD = frozenset(
 )
 # Special methods whose exceptions Python catches, as `hasattr` and `for` do.
 RAISING = ("__getattr__", "__getattribute__", "__getitem__", "__missing__", "__next__", "__get__")
-STRUCTURE = frozenset(("_fields", "_field_defaults", "_member_map_"))  # of named tuples, enums
+# Methods that Dynamo may run without tracing them.
+UNSEEN = frozenset(
+    (
+        *("_missing_", "__format__", "__bool__", "__class_getitem__", "__subclasshook__"),
+        *("__eq__", "__hash__", "__or__", "__ror__", "__instancecheck__", "__subclasscheck__"),
+    )
+)
+# Attributes without special names that Python reads of enumerations and named tuples, and Dynamo of
+# modules.
+STRUCTURE = frozenset(("_fields", "_field_defaults", "_member_map_", "_missing_"))
+OF_MODULES = frozenset(("forward", "_call_impl", "_wrapped_call_impl"))

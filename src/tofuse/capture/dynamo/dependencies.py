@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 
-from tofuse.capture.dynamo.code_names import code_names, computes_names, nested_codes
+from tofuse.capture.dynamo.code_names import READERS, code_names, computes_names, nested_codes
 from tofuse.capture.dynamo.environment_reads import ENVIRONMENT_FILES
 from tofuse.capture.dynamo.graph_breaks import WRAPPER_FILE
 from tofuse.capture.dynamo.lookups import DYNAMO, FollowedCode, Scope
@@ -15,6 +15,7 @@ from tofuse.capture.dynamo.references import (
     Reference,
     code_line,
     code_place,
+    is_own_file,
     is_released,
     reference_to,
 )
@@ -49,34 +50,40 @@ class Dependencies:
 
 
 def dependencies(
-    roots: Sequence[object], traced: Sequence[CodeType], read: Sequence[object]
+    roots: Sequence[object],
+    traced: Sequence[CodeType],
+    read: Sequence[object],
+    names: Collection[str] = (),
 ) -> Dependencies:
     """Return what the code of a capture depends on.
 
     `roots` are the functions and classes that guards lead to, `traced` the code that Dynamo has
-    traced, `read` the Python functions that the program calls, and objects that guards read.
-    Raises UnsupportedError if no name leads to code that was traced.
+    traced, `read` the Python functions that the program calls, and objects that guards read,
+    `names` attributes that the program reads. Raises UnsupportedError if no name leads to code that
+    was traced.
     """
     called = [x.__code__ for x in read if isinstance(x, FunctionType)]
     codes = list({id(code): code for code in (*traced, *called)}.values())
     unnamed = {id(x): (x, reference_to(x)) for x in read}
-    found, scope = _survey_all([*roots, *read], codes)
+    found, scope = _survey_all([*roots, *read], codes, names)
     reached = {id(part) for code, _ in found.codes for part in nested_codes(code)}
     missing = [code for code in codes if id(code) not in reached and not _is_implied(code)]
     if missing:
         unnamed.update((id(x), (x, reference_to(x))) for x in map(_released_function, missing))
-        found, scope = _survey_all([*roots, *(x for x, _ in unnamed.values())], codes)
+        found, scope = _survey_all([*roots, *(x for x, _ in unnamed.values())], codes, names)
     references = tuple(reference for _, reference in unnamed.values())
     return Dependencies(references, scope, found.digests)
 
 
-def _survey_all(roots: Sequence[object], codes: Sequence[CodeType]) -> tuple[Survey, Scope]:
+def _survey_all(
+    roots: Sequence[object], codes: Sequence[CodeType], names: Collection[str]
+) -> tuple[Survey, Scope]:
     """Return the survey of all names in traced code and in the code that they lead to."""
     traced = frozenset(map(code_place, codes))
     results: dict[int, object] = {}
     followed = {id(code): (code, True) for code in codes}
     for _ in range(MAX_SURVEYS):
-        scope = _scope_of(traced, followed.values())
+        scope = _scope_of(traced, followed.values(), names)
         found = survey(roots, scope, results)
         new = {id(code): (code, is_traced) for code, is_traced in found.codes}
         if new.keys() <= followed.keys():
@@ -85,16 +92,22 @@ def _survey_all(roots: Sequence[object], codes: Sequence[CodeType]) -> tuple[Sur
     raise UnsupportedError("the program looks up too many names to compare them")
 
 
-def _scope_of(traced: frozenset[str], codes: Iterable[FollowedCode]) -> Scope:
-    """Return the scope of the names in code."""
-    names, caught = set[str](), set[str]()
+def _scope_of(
+    traced: frozenset[str], codes: Iterable[FollowedCode], others: Collection[str]
+) -> Scope:
+    """Return the scope of the names in code, and of others."""
+    names, caught = set(others), set[str]()
     computes = False
     for code, is_traced in codes:
         read = code_names(code)
         names |= read.names | read.texts
         computes = computes or computes_names(code)
-        if not is_traced or (read.catches and not is_released(code.co_filename)):
+        if is_traced and is_released(code.co_filename):
+            continue
+        if not is_traced or read.catches:
             caught |= read.names
+        if is_own_file(code.co_filename) and not READERS.isdisjoint(read.names):
+            caught |= read.names | read.texts  # `hasattr` catches what a property raises
     return Scope(traced, frozenset(names), computes, frozenset(caught))
 
 

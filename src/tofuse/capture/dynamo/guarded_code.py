@@ -39,6 +39,7 @@ from tofuse.torch_internals.dynamo_guards import (
     is_stance_default,
     state_text,
 )
+from tofuse.torch_internals.modules import has_global_hooks
 
 PROGRAM = re.compile(r"__compiled_fn_.*")  # Dynamo's names for the program,
 ALIAS = re.compile(r"__import_.*|__builtins_dict__.*|\w*_\d+_c\d+")  # an object that is there,
@@ -55,7 +56,7 @@ class GuardedCode:
 
     `bytecode` and `guards` (compiled) are marshalled code. `globals` are the names that the
     bytecode reads beside the function's own: references, or None for the compiled program. `state`
-    is torch's.
+    is torch's, `identities` say which guarded objects are the same: the position of the first one.
     """
 
     bytecode: bytes
@@ -64,6 +65,7 @@ class GuardedCode:
     tensors: tuple[TensorMeta, ...]
     globals: Mapping[str, Reference | None]
     dependencies: Dependencies
+    identities: tuple[int, ...]
     state: str
 
     @property
@@ -83,13 +85,16 @@ class GuardedCode:
             return None
         try:
             extra = {k: None if v is None else v.resolve() for k, v in self.globals.items()}
-            check, has_hooks, functions = self._bind_guards(function, args, kwargs)
+            check, has_hooks, mutable = self._bind_guards(function, args, kwargs)
             tensors = check(*args, **kwargs)
             if tensors is None or has_hooks(*args, **kwargs):
                 return None
             if tuple(map(tensor_meta, tensors)) != self.tensors:
                 return None
-            roots = (function, *functions(*args, **kwargs), *_classes(self.objects, self.tensors))
+            objects = mutable(*args, **kwargs)
+            if has_global_hooks() or _identities(objects) != self.identities:
+                return None
+            roots = (function, *_functions(objects), *_classes(self.objects, self.tensors))
             if changes := self.dependencies.changes(roots):
                 log.debug("a capture on disk is stale: %s", ", ".join(changes[:MAX_CHANGES]))
                 return None
@@ -104,8 +109,8 @@ class GuardedCode:
 
     def _bind_guards(
         self, function: FunctionType, args: Sequence[object], kwargs: Mapping[str, object]
-    ) -> tuple[Check, Callable[..., bool], Callable[..., Sequence[FunctionType]]]:
-        """Return the functions `check`, `has_hooks` and `functions` of the guards.
+    ) -> tuple[Check, Callable[..., bool], Callable[..., Sequence[object]]]:
+        """Return the functions `check`, `has_hooks` and `mutable` of the guards.
 
         See `PortableGuards`.
 
@@ -122,8 +127,8 @@ class GuardedCode:
             if not isinstance(match, CodeMatch) or code_place(code) != match.place:
                 raise LookupError("other code than was traced")
             objects[k] = code
-        check, has_hooks, _, functions = _with_defaults(scope["bind"](*context, objects), function)
-        return check, has_hooks, functions
+        check, has_hooks, _, mutable = _with_defaults(scope["bind"](*context, objects), function)
+        return check, has_hooks, mutable
 
 
 @dataclass(eq=False)
@@ -196,15 +201,16 @@ def guarded_code(
     """
     if bytecode.co_freevars != function.__code__.co_freevars:
         raise UnsupportedError("the bytecode has other free variables")
-    if is_watched():
-        raise UnsupportedError("a mode sees the call")
+    if is_watched() or has_global_hooks():
+        raise UnsupportedError("a mode, or a hook for all modules, sees the call")
     module = function.__globals__
     aliases = {k: v for k, v in module.items() if ALIAS.fullmatch(k)}
     extra = {name: _alias(name, module) for name in sorted({*_added_names(bytecode, module)})}
     if list(extra.values()).count(None) != 1:
         raise UnsupportedError("the function runs several programs, or none")
     portable = portable_guards(guards, function.__code__, aliases)
-    roots = (function, *portable.functions, *_classes(portable.objects, portable.tensors))
+    functions = _functions(portable.mutable)
+    roots = (function, *functions, *_classes(portable.objects, portable.tensors))
     read = [*calls, *_unnamed_environment(guards)]
     try:
         marshalled = marshal.dumps(bytecode)
@@ -217,6 +223,7 @@ def guarded_code(
         portable.tensors,
         extra,
         dependencies(roots, traced, read),
+        _identities(portable.mutable),
         state_text(GlobalStateGuard()),
     )
 
@@ -230,6 +237,16 @@ def _unnamed_environment(guards: Sequence[GuardFilterEntry]) -> list[object]:
             if not all(map(is_named_environment, expressions)):
                 return [guard.value]
     return []
+
+
+def _identities(objects: Sequence[object]) -> tuple[int, ...]:
+    """Return for each object the position of the first that is the same."""
+    first: dict[int, int] = {}
+    return tuple(first.setdefault(id(x), k) for k, x in enumerate(objects))
+
+
+def _functions(objects: Sequence[object]) -> list[FunctionType]:
+    return list({id(x): x for x in objects if isinstance(x, FunctionType)}.values())
 
 
 def _classes(objects: Sequence[object], tensors: Sequence[TensorMeta]) -> Iterator[type]:

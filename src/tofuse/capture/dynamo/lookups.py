@@ -26,11 +26,13 @@ import torch
 
 from tofuse.capture.dynamo.class_structure import (
     RAISING,
-    STRUCTURE,
+    UNREAD,
+    UNSEEN,
     constant_function,
     is_constant_function,
     is_special,
     registered_classes,
+    structure_of,
 )
 from tofuse.capture.dynamo.code_names import (
     calls_without_arguments,
@@ -38,12 +40,15 @@ from tofuse.capture.dynamo.code_names import (
 )
 from tofuse.capture.dynamo.environment_reads import EnvironmentReads, is_environment
 from tofuse.capture.dynamo.graph_breaks import WRAPPER_FILE
+from tofuse.capture.dynamo.obstacles import check_class, check_code
 from tofuse.capture.dynamo.references import (
     LITERALS,
     TORCH_VALUES,
     code_line,
     code_place,
+    is_constant,
     is_own_class,
+    is_own_file,
     is_released,
 )
 from tofuse.errors import UnsupportedError
@@ -95,6 +100,7 @@ class Surveyor:
         self.constants: set[str] = set()  # names of functions with parameters, assumed constant
         self.results = results  # of functions that are assumed constant, by id
         self.is_caught = False  # whether Dynamo may not tell of the functions that are described,
+        self.is_unseen = False  # or run them by itself,
         self.is_read = True  # and whether code names them
         self.environment = EnvironmentReads()
 
@@ -111,6 +117,8 @@ class Surveyor:
         self.count += 1
         if self.count > MAX_VALUES:
             raise UnsupportedError("the program looks up too much to compare it")
+        if is_environment(value):
+            self.environment.keys = None
         kind = type(value)
         if kind in LITERALS or kind in TORCH_VALUES:
             return f"{kind.__name__} {value!r}"
@@ -146,8 +154,6 @@ class Surveyor:
                 return self._class(type(value))
         if isinstance(value, BUILTIN):
             return self._builtin(value)
-        if is_environment(value):
-            self.environment.keys = None
         return self._object(value, deep)
 
     def _builtin(self, value: object) -> str:
@@ -165,11 +171,15 @@ class Surveyor:
         if inner and is_own_class(type(value)):
             text = f"{text} of {self._sequence(inner, deep)}"
         if not deep:
+            if isinstance(value, (set, frozenset)) and is_constant(value):
+                return f"{text} {[*value]}"  # in an order that may differ
             return text
         if isinstance(value, (list, tuple)):
             text = f"{text} {self._sequence(value, deep)}"
         elif isinstance(value, (set, frozenset)):
-            ordered = sorted(value, key=_order)  # the order of sets differs between processes
+            if is_constant(value):
+                return f"{text} {[*value]}"  # in an order that may differ
+            ordered = sorted(value, key=_order)
             text = f"{text} {self._sequence(ordered, deep)}"
         elif isinstance(value, (dict, types.MappingProxyType)):
             items = [x for item in value.items() for x in item]
@@ -183,20 +193,23 @@ class Surveyor:
         return f"({', '.join([self.describe(x, deep=deep) for x in values])})"
 
     def _is_read(self, name: str) -> bool:
-        is_of_dynamo = name.startswith("___")
-        return (self.scope.computes_names and not is_of_dynamo) or name in self.scope.names
+        if name in self.scope.names:
+            return True
+        # names with three underscores are Dynamo's
+        return self.scope.computes_names and name not in UNREAD and not name.startswith("___")
 
     def _named(self, name: str, value: object, *, deep: bool = False) -> str:
         """Describe the value of a name."""
         if (constant := constant_function(value)) is not None and constant.__code__.co_varnames:
             self.constants.add(name)
-        before = self.is_caught, self.is_read
+        before = self.is_caught, self.is_unseen, self.is_read
         self.is_caught = name in self.scope.caught or name in RAISING
+        self.is_unseen = name in UNSEEN
         self.is_read = name in self.scope.names or is_special(name)
         try:
             return self.describe(value, deep=deep)
         finally:
-            self.is_caught, self.is_read = before
+            self.is_caught, self.is_unseen, self.is_read = before
 
     def _label(self, value: object, name: str) -> tuple[str, bool]:
         """Return the text that stands for an object, and whether it is new."""
@@ -233,11 +246,12 @@ class Surveyor:
 
     def _describe_class(self, label: str, cls: type) -> None:
         """Describe the order of its bases, and its own attributes that the code or Python reads."""
+        check_class(cls)
         bases = [self._class(base) for base in cls.__mro__]
         texts = self.found.setdefault(label, {"": f"{bases} {self._class(type(cls))}"})
-        attributes, is_own = vars(cls), is_own_class(cls)
+        attributes, is_own, structure = vars(cls), is_own_class(cls), structure_of(cls)
         for name in sorted(attributes):
-            if is_special(name) or name in STRUCTURE or self._is_read(name):
+            if is_special(name) or name in structure or self._is_read(name):
                 texts[name] = self._named(name, attributes[name], deep=not is_own)
 
     def _function(self, function: FunctionType) -> str:
@@ -254,7 +268,8 @@ class Surveyor:
         texts = self.found.setdefault(f"functions of {function.__module__}", {})
         if is_new and released:
             texts[label] = self._sequence(cells, deep=False)
-        follows = traced or (self.is_caught and not released)
+        unseen = self.is_caught or (self.is_unseen and is_own_file(code.co_filename))
+        follows = traced or (unseen and not released)
         if follows and id(function) not in self.followed:
             self.followed.add(id(function))
             self.waiting.append(lambda: self._follow_function(function, traced))
@@ -268,7 +283,9 @@ class Surveyor:
         """Describe what a function does."""
         if is_constant_function(function) and not self.is_caught:
             return self._constant_result(function)
-        parts = (function.__defaults__, function.__kwdefaults__, cells)
+        read = {**vars(function), **{name: getattr(function, name) for name in FUNCTION_NAMES}}
+        attributes = [read[k] for k in sorted(read) if k in self.scope.names]
+        parts = (function.__defaults__, function.__kwdefaults__, cells, attributes)
         return f"{code_place(function.__code__)} {self._sequence(parts, deep=True)}"
 
     def _follow_function(self, function: FunctionType, traced: bool) -> None:
@@ -276,6 +293,8 @@ class Surveyor:
         code, scope = function.__code__, function.__globals__
         names = code_names(code)
         self.codes.append((code, traced))
+        if traced:
+            check_code(code)
         texts = self.found.setdefault(self._label(scope, f"names of {_name(scope)}")[0], {})
         aliases: set[str] = set()
         for name in sorted(names.names):
@@ -299,6 +318,8 @@ class Surveyor:
             raise UnsupportedError(f"the result of {name} is assumed to be constant") from error
         if id(function) not in self.results:
             self.results[id(function)] = function()
+        if not is_constant(self.results[id(function)]):
+            raise UnsupportedError(f"{function.__qualname__} returns an object")
         return self.describe(self.results[id(function)], deep=True)
 
     def check_constants(self) -> None:
@@ -374,4 +395,5 @@ BUILTIN = (
     types.MemberDescriptorType,
     types.ClassMethodDescriptorType,
 )
+FUNCTION_NAMES = ("__name__", "__qualname__", "__doc__", "__annotations__")
 WRAPPED = ("__wrapped__", "func", "dispatcher")  # of `cache`, `cached_property`, `singledispatch`

@@ -6,9 +6,9 @@ import ast
 import enum
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence, Sized
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType, ModuleType
 
 import torch
 
@@ -60,14 +60,15 @@ class PortableGuards:
     The source defines `bind(cells, module_globals, objects)`, which returns four functions with
     the parameters of the compiled one. `check` returns the guarded tensors, or None if the call is
     of another kind; `has_hooks` returns whether a module has got a hook that was not there; `codes`
-    returns the code objects to which the `CodeMatch`es among the objects lead, and `functions` the
-    guarded Python functions. They raise an error for calls whose objects have other parts.
+    returns the code objects to which the `CodeMatch`es among the objects lead, and `mutable` the
+    guarded objects that may change: the program may depend on which of them are the same. They
+    raise an error for calls whose objects have other parts.
     """
 
     source: str
     objects: tuple[object, ...]  # references, code matches and constants
     tensors: tuple[TensorMeta, ...]
-    functions: tuple[FunctionType, ...]
+    mutable: tuple[object, ...]
 
 
 def tensor_meta(tensor: object) -> TensorMeta:
@@ -97,9 +98,10 @@ def portable_guards(
 
     `aliases` are the global names that Dynamo has added, by name.
     """
-    checks, hooks, codes, functions = (_Writer(code, aliases) for _ in range(4))
-    for writer in (hooks, codes, functions):
+    checks, hooks, codes, mutable = (_Writer(code, aliases) for _ in range(4))
+    for writer in (hooks, codes, mutable):
         writer.objects, writer.names = checks.objects, checks.names
+    objects: MutableMapping[str, object] = {}  # by expression
     for guard in guards:
         if guard.guard_type == NO_HOOKS_GUARD:
             hooks.line(f"if {hooks.value(guard_expression(guard))}: return True")
@@ -109,23 +111,31 @@ def portable_guards(
             raise UnsupportedError(f"guards of type {guard.guard_type} have no text")
         if guard.guard_type not in STATE_GUARDS:
             rule(checks, guard)
+            if _is_mutable(guard.value):
+                objects.setdefault(guard_expression(guard), guard.value)
     checks.line(f"return ({''.join(f'{name}, ' for name in checks.tensors)})")
     hooks.line("return False")
     matches = [x for x in checks.objects if isinstance(x, CodeMatch)]
     codes.line(f"return ({''.join(f'{codes.value(x.expression)}, ' for x in matches)})")
-    guarded = checks.functions.values()
-    functions.line(f"return ({''.join(f'{functions.value(x)}, ' for x, _ in guarded)})")
+    mutable.line(f"return ({''.join(f'{mutable.value(x)}, ' for x in objects)})")
     parameters = _parameters(code)
     names = "".join(f"{name}, " for name in checks.names.values())
     lines = ["def bind(cells, module_globals, objects):"]
     lines += [f"    ({names}) = objects"] if names else []
-    writers = {"check": checks, "has_hooks": hooks, "codes": codes, "functions": functions}
+    writers = {"check": checks, "has_hooks": hooks, "codes": codes, "mutable": mutable}
     for name, writer in writers.items():
         lines += [f"    def {name}({parameters}):", *(f"        {x}" for x in writer.lines)]
     lines.append(f"    return {', '.join(writers)}")
     metas = tuple(map(tensor_meta, checks.tensors.values()))
-    found = tuple(function for _, function in guarded)
-    return PortableGuards("\n".join(lines), tuple(checks.objects), metas, found)
+    values = tuple(objects.values())
+    return PortableGuards("\n".join(lines), tuple(checks.objects), metas, values)
+
+
+def _is_mutable(value: object) -> bool:
+    """Return whether a value is a container or an instance whose parts may be assigned."""
+    if isinstance(value, (torch.Tensor, type, ModuleType, MethodType, enum.Enum)):
+        return False
+    return isinstance(value, (list, dict, set)) or bool(getattr(value, "__dict__", None))
 
 
 def _parameter_names(code: CodeType) -> Sequence[str]:
@@ -156,8 +166,7 @@ VARARGS, VARKEYWORDS = 0x04, 0x08  # of a code object's flags; see `inspect`
 class _Writer:
     """Writes the body of a function: one line for each new part of an expression.
 
-    `objects` are compared, under the names in `names`; `tensors` are returned. `functions` are the
-    guarded functions, each with an expression that leads to it.
+    `objects` are compared, under the names in `names`; `tensors` are returned.
     """
 
     def __init__(self, code: CodeType, aliases: Mapping[str, object]) -> None:
@@ -168,7 +177,6 @@ class _Writer:
         self.objects: list[object] = []
         self.names: dict[str, str] = {}
         self.tensors: dict[str, torch.Tensor] = {}
-        self.functions: dict[int, tuple[str, FunctionType]] = {}  # by id
         if any(map(RESERVED.fullmatch, self.locals)):
             raise UnsupportedError("a parameter has the name of a built-in function, or of ours")
 
@@ -208,7 +216,7 @@ class _Writer:
                 return self._global(name)
             case ast.Name(name) if name in BUILTINS:
                 return name
-            case ast.Constant(value) if type(value) in (int, str):
+            case ast.Constant(value) if type(value) in (int, str, bytes):
                 return repr(value)
             case ast.Attribute(base, name):
                 return self._part(f"{self._node(base)}.{name}")
@@ -255,14 +263,14 @@ def _match_length(writer: _Writer, guard: GuardFilterEntry) -> None:
 def _match_keys(writer: _Writer, guard: GuardFilterEntry) -> None:
     assert isinstance(guard.value, Iterable)
     keys = list(guard.value)
-    if not all(type(k) in (str, int) for k in keys):
+    if not all(type(k) in (str, int, bytes) for k in keys):
         raise UnsupportedError("a guard on keys that are no texts or numbers")
     writer.require(f"list({writer.value(guard_expression(guard))}) == {keys!r}")
 
 
 def _match_contained(writer: _Writer, guard: GuardFilterEntry) -> None:
     key = guard_argument(guard, "key")
-    if type(key) not in (str, int):
+    if type(key) not in (str, int, bytes):
         raise UnsupportedError("a guard on a key that is no text or number")
     word = "in" if guard.guard_type == "DICT_CONTAINS" else "not in"
     writer.require(f"{key!r} {word} {writer.value(guard_expression(guard))}")
@@ -289,8 +297,6 @@ def _match_no_attribute(writer: _Writer, guard: GuardFilterEntry) -> None:
 def _match_value(writer: _Writer, guard: GuardFilterEntry) -> None:
     """Require a constant of the same type and value, or the same object."""
     expression, value = guard_expression(guard), guard.value
-    if isinstance(value, FunctionType):
-        writer.functions.setdefault(id(value), (expression, value))
     if isinstance(value, CodeType):
         match = writer.compared(CodeMatch(expression, code_place(value)))
         writer.require(f"{writer.value(expression)} is {match}")

@@ -170,13 +170,17 @@ def _constant_text(constant: object) -> str:
     return f"{type(constant)} {constant!r}"
 
 
+def is_installed(file: str) -> bool:
+    """Return whether a file belongs to an installed package."""
+    return "site-packages" in file or "dist-packages" in file
+
+
 @functools.cache
 def is_released(file: str) -> bool:
     """Return whether a file belongs to Python, torch or tofuse, whose releases are known."""
     if file.startswith("<frozen "):
         return True
-    is_installed = "site-packages" in file or "dist-packages" in file
-    of_python = file.startswith(STANDARD_LIBRARY) and not is_installed
+    of_python = file.startswith(STANDARD_LIBRARY) and not is_installed(file)
     return of_python or is_library_file(file)
 
 
@@ -189,3 +193,8 @@ def _is_released_module(name: str) -> bool:
 def is_own_class(cls: type) -> bool:
     """Return whether a class belongs to Python, torch or tofuse."""
     return _is_released_module(cls.__module__)
+
+
+def is_own_file(file: str) -> bool:
+    """Return whether a file belongs to the user: not to Python, torch or an installed package."""
+    return not is_released(file) and not is_installed(file)
