@@ -136,6 +136,8 @@ class WarmStart:
             self._captured()
         except Exception as error:
             return f"{error}"
+        finally:
+            self.context.record.clear()  # guards hold what they compare
         return ""
 
     def capture(

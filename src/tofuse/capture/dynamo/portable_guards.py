@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence, Sized
 from dataclasses import dataclass
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 
 import torch
 
@@ -132,10 +132,11 @@ def portable_guards(
 
 
 def _is_mutable(value: object) -> bool:
-    """Return whether a value is a container or an instance whose parts may be assigned."""
-    if isinstance(value, (torch.Tensor, type, ModuleType, MethodType, enum.Enum)):
-        return False
-    return isinstance(value, (list, dict, set)) or bool(getattr(value, "__dict__", None))
+    """Return whether a value is a container or an instance, of which there may be equal ones."""
+    unique = (torch.Tensor, type, ModuleType, MethodType, BuiltinFunctionType, enum.Enum)
+    if isinstance(value, (list, dict, set)):
+        return True
+    return not isinstance(value, unique) and not is_constant(value) and value is not NotImplemented
 
 
 def _parameter_names(code: CodeType) -> Sequence[str]:
