@@ -152,9 +152,9 @@ COLD_CALL_US = 100.0  # the same, after data displaced them from the caches: "Ca
 COLD_TRAINING_CALL_US = 300.0  # the same of a training step: "Call overhead"
 TRAINING_CALL_US = 70.0  # of forward and backward, with autograd's functions: "Call overhead"
 
-DECISION_S = 0.02  # of timing a program in eager and compiled, at its first call: not measured
-MAX_DECISION_S = 0.2  # a program whose call takes longer is not timed: not measured
-DECISION_ROUNDS = 3  # of eager and compiled in turn, at least: not measured
+DECISION_TIMING_S = 0.02  # for both ways, at a program's first call: not measured
+MAX_TIMED_CALL_S = 0.2  # a program whose call takes longer is not timed: not measured
+MIN_DECISION_ROUNDS = 3  # of eager and compiled in turn, at least: not measured
 MIN_EAGER_GAIN = 1.03  # times faster, so that eager runs a program that was timed: not measured
 
 # -- matrix products: ns an element of B, and shares of `Machine.flops` ---------------------------
@@ -184,8 +184,8 @@ DIRECT_ROWS, DIRECT_COLUMNS = 8, 4  # of a product at once, at most: not measure
 DIRECT_DEPTH = 2048  # along a sum, between additions across lanes: "Products of few rows"
 
 # -- machine code --------------------------------------------------------------------------------
-LINKED_LIBRARIES = 64  # of a linker, which keeps 9 KB of each until its own end: "Freed code"
-RECENT_TEXTS = 64  # that stay linked for a program that is compiled again: not measured
+MAX_LIBRARIES_PER_LINKER = 64  # it keeps 9 KB of each until it ends: "Freed code"
+MAX_RECENT_TEXTS = 64  # that stay linked for a program that is compiled again: not measured
 
 # -- plan, runtime and autotuning ----------------------------------------------------------------
 MAX_OVERSIZE = 2  # times the request, of a block that serves it: "Memory pool"

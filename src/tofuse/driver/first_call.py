@@ -22,10 +22,10 @@ from tofuse.capture.dynamo.specialize_sizes import (
 )
 from tofuse.cost.call_overhead import Faster, Prediction
 from tofuse.cost.thresholds import (
-    DECISION_ROUNDS,
-    DECISION_S,
+    DECISION_TIMING_S,
     GUARDED_CALL_US,
-    MAX_DECISION_S,
+    MAX_TIMED_CALL_S,
+    MIN_DECISION_ROUNDS,
     MIN_EAGER_GAIN,
     TRAINING_CALL_US,
 )
@@ -217,12 +217,14 @@ def _fastest_us(calls: Sequence[Program], args: Sequence[object]) -> list[float]
     for call in calls:
         start = time.perf_counter()
         call(*aliases)
-        if time.perf_counter() - start > MAX_DECISION_S:
+        if time.perf_counter() - start > MAX_TIMED_CALL_S:
             return None
     best = [float("inf")] * len(calls)
     begin, rounds = time.perf_counter(), 0
-    while (spent := time.perf_counter() - begin) < DECISION_S or rounds < DECISION_ROUNDS:
-        if rounds and spent > MAX_DECISION_S:
+    while (
+        spent := time.perf_counter() - begin
+    ) < DECISION_TIMING_S or rounds < MIN_DECISION_ROUNDS:
+        if rounds and spent > MAX_TIMED_CALL_S:
             break
         for k, call in enumerate(calls):
             start = time.perf_counter()

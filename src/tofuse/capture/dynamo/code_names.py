@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 
-READERS = frozenset(("getattr", "hasattr", "setattr", "delattr"))  # the second argument is a name
-OPEN_ENDED = frozenset(  # they reach attributes or modules that the code does not name
+ATTRIBUTE_READERS = frozenset(
+    ("getattr", "hasattr", "setattr", "delattr")
+)  # the second argument is a name
+NAMESPACE_READERS = frozenset(  # they reach attributes or modules that the code does not name
     ("vars", "dir", "globals", "locals", "eval", "exec", "__dict__", "__import__", "import_module")
 )
 IMPORT = dis.opmap["IMPORT_NAME"]
-HANDLERS = [  # the last two are of Python 3.10
+HANDLER_OPCODES = [  # the last two are of Python 3.10
     code
     for name in ("PUSH_EXC_INFO", "SETUP_FINALLY", "SETUP_WITH")
     if (code := dis.opmap.get(name, 256)) < 256  # others are not in bytecode
@@ -45,7 +47,7 @@ def code_names(code: CodeType) -> CodeNames:
         opcodes = part.co_code[::2]
         if IMPORT in opcodes:
             imports += part.co_names
-        catches = catches or any(opcode in opcodes for opcode in HANDLERS)
+        catches = catches or any(opcode in opcodes for opcode in HANDLER_OPCODES)
     words = frozenset(word for word in texts if word.isidentifier())
     return CodeNames(frozenset(names), words, tuple(imports), catches)
 
@@ -72,12 +74,14 @@ def computes_names(code: CodeType) -> bool:
 
 
 def _computes_names(code: CodeType) -> bool:
-    if not OPEN_ENDED.isdisjoint(code.co_names):
+    if not NAMESPACE_READERS.isdisjoint(code.co_names):
         return True
-    if READERS.isdisjoint(code.co_names):
+    if ATTRIBUTE_READERS.isdisjoint(code.co_names):
         return False
     instructions = list(dis.get_instructions(code))
-    loads = [k for k, x in enumerate(instructions) if x.argval in READERS and _loads_name(x)]
+    loads = [
+        k for k, x in enumerate(instructions) if x.argval in ATTRIBUTE_READERS and _loads_name(x)
+    ]
     return any(_constant_argument(instructions, k, 1) is None for k in loads)
 
 
@@ -163,13 +167,15 @@ def _constant_argument(instructions: Instructions, position: int, index: int) ->
             continue
         if instruction.opcode in JUMPS or instruction.is_jump_target:
             return None
-        if instruction.opname not in STRAIGHT and not instruction.opname.startswith("BINARY_"):
+        if instruction.opname not in STACK_TOP_OPERATIONS and not instruction.opname.startswith(
+            "BINARY_"
+        ):
             return None
-        operands, before = CONSUMERS.get(instruction.opname, instruction.arg), depth
+        operands, before = CONSUMER_OPERANDS.get(instruction.opname, instruction.arg), depth
         depth += dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
         if depth <= 0:
             value = slots.get(index)
-            consumes = instruction.opname in (*CALLS, *CONSUMERS) and before == operands
+            consumes = instruction.opname in (*CALLS, *CONSUMER_OPERANDS) and before == operands
             return value if consumes and isinstance(value, str) else None
         slots[depth - 1] = instruction.argval if instruction.opname == "LOAD_CONST" else None
     return None
@@ -184,13 +190,16 @@ GLOBAL_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 NAME_LOADS = (*GLOBAL_LOADS, "LOAD_DEREF", "LOAD_FAST")
 IDLE = ("PUSH_NULL", "CACHE", "EXTENDED_ARG")
 CALLS = ("PRECALL", "CALL", "CALL_FUNCTION", "CALL_METHOD")
-CONSUMERS = {"BINARY_SUBSCR": 1, "BINARY_OP": 1}  # and how many operands are above the first
-STRAIGHT = frozenset(  # they read and write the top of the stack alone, as `BINARY_...`
+CONSUMER_OPERANDS = {
+    "BINARY_SUBSCR": 1,
+    "BINARY_OP": 1,
+}  # and how many operands are above the first
+STACK_TOP_OPERATIONS = frozenset(  # they read and write the top of the stack alone, as `BINARY_...`
     (
         *(
             *NAME_LOADS,
             *CALLS,
-            *CONSUMERS,
+            *CONSUMER_OPERANDS,
             "LOAD_CONST",
             "LOAD_SMALL_INT",
             "LOAD_ATTR",

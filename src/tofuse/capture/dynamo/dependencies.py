@@ -7,7 +7,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 
-from tofuse.capture.dynamo.code_names import READERS, code_names, computes_names, nested_codes
+from tofuse.capture.dynamo.code_names import (
+    ATTRIBUTE_READERS,
+    code_names,
+    computes_names,
+    nested_codes,
+)
 from tofuse.capture.dynamo.environment_reads import ENVIRONMENT_FILES
 from tofuse.capture.dynamo.graph_breaks import WRAPPER_FILE
 from tofuse.capture.dynamo.lookups import DYNAMO, FollowedCode, Scope
@@ -23,7 +28,7 @@ from tofuse.capture.dynamo.survey import Survey, survey
 from tofuse.errors import UnsupportedError
 
 IMPLIED_FILES = {WRAPPER_FILE, *ENVIRONMENT_FILES}
-MAX_SURVEYS = 16  # until no more names are found
+MAX_SURVEYS = 16
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ def _scope_of(
             continue
         if not is_traced or read.catches:
             caught |= read.names
-        if is_own_file(code.co_filename) and not READERS.isdisjoint(read.names):
+        if is_own_file(code.co_filename) and not ATTRIBUTE_READERS.isdisjoint(read.names):
             caught |= read.names | read.texts  # `hasattr` catches what a property raises
     return Scope(traced, frozenset(names), computes, frozenset(caught))
 

@@ -45,7 +45,7 @@ PROGRAM = re.compile(r"__compiled_fn_.*")  # Dynamo's names for the program,
 ALIAS = re.compile(r"__import_.*|__builtins_dict__.*|\w*_\d+_c\d+")  # an object that is there,
 ADDED = re.compile(r"__.*(?<!__)")  # and for others, such as what follows a graph break
 NUMBERS = itertools.count()  # of functions that run bytecode
-MAX_CHANGES = 8  # that are logged
+MAX_LOGGED_CHANGES = 8  # that are logged
 log = logging.getLogger(__name__)
 Check = Callable[..., tuple[torch.Tensor, ...] | None]
 
@@ -96,7 +96,7 @@ class GuardedCode:
                 return None
             roots = (function, *_functions(objects), *_classes(self.objects, self.tensors))
             if changes := self.dependencies.changes(roots):
-                log.debug("a capture on disk is stale: %s", ", ".join(changes[:MAX_CHANGES]))
+                log.debug("a capture on disk is stale: %s", ", ".join(changes[:MAX_LOGGED_CHANGES]))
                 return None
         except Exception:  # objects that the guards read are others, or are not there
             return None

@@ -53,8 +53,8 @@ from tofuse.capture.dynamo.references import (
 )
 from tofuse.errors import UnsupportedError
 
-MAX_VALUES = 50_000  # descriptions of one survey
-IMMUTABLE = 1 << 8  # the flag of a type whose attributes cannot be assigned
+MAX_DESCRIPTIONS = 50_000  # descriptions of one survey
+IMMUTABLE_TYPE_FLAG = 1 << 8  # the flag of a type whose attributes cannot be assigned
 DYNAMO = f"{Path(torch.__file__).parent}/_dynamo/"
 FollowedCode = tuple[CodeType, bool]  # and whether Dynamo has traced it
 Namespace = Mapping[str, object]
@@ -115,7 +115,7 @@ class Surveyor:
         Values that no guard of Dynamo covers are described `deep`: with all of their parts.
         """
         self.count += 1
-        if self.count > MAX_VALUES:
+        if self.count > MAX_DESCRIPTIONS:
             raise UnsupportedError("the program looks up too much to compare it")
         if is_environment(value):
             self.environment.keys = None
@@ -167,7 +167,7 @@ class Surveyor:
     def _object(self, value: object, deep: bool) -> str:
         """Describe an instance of a class: the class and, if `deep`, its parts."""
         text, attributes = self._class(type(value)), getattr(value, "__dict__", {})
-        inner = [attributes[word] for word in WRAPPED if word in attributes]
+        inner = [attributes[word] for word in WRAPPED_ATTRIBUTES if word in attributes]
         if inner and is_own_class(type(value)):
             text = f"{text} of {self._sequence(inner, deep)}"
         if not deep:
@@ -240,7 +240,7 @@ class Surveyor:
         label, is_new = self._label(cls, f"class {cls.__module__}.{cls.__qualname__}")
         if is_new:
             self.classes[label] = cls
-            if not cls.__flags__ & IMMUTABLE:
+            if not cls.__flags__ & IMMUTABLE_TYPE_FLAG:
                 self.waiting.append(lambda: self._describe_class(label, cls))
         return label
 
@@ -396,4 +396,5 @@ BUILTIN = (
     types.ClassMethodDescriptorType,
 )
 FUNCTION_NAMES = ("__name__", "__qualname__", "__doc__", "__annotations__")
-WRAPPED = ("__wrapped__", "func", "dispatcher")  # of `cache`, `cached_property`, `singledispatch`
+# of `functools.cache`, `cached_property`, `singledispatchmethod`
+WRAPPED_ATTRIBUTES = ("__wrapped__", "func", "dispatcher")

@@ -18,17 +18,17 @@ from tofuse.capture.dynamo.code_names import nested_codes
 from tofuse.capture.dynamo.references import is_own_file
 from tofuse.errors import UnsupportedError
 
-HANDLERS = ("PUSH_EXC_INFO", "SETUP_FINALLY")  # the latter in Python 3.10
-SUPPRESSING = frozenset(("suppress", "ExitStack"))  # of contextlib
+HANDLER_OPERATIONS = ("PUSH_EXC_INFO", "SETUP_FINALLY")  # the latter in Python 3.10
+SUPPRESSING_MANAGERS = frozenset(("suppress", "ExitStack"))  # of contextlib
 # They read a whole namespace, or what holds in one process alone.
-UNREPEATABLE = frozenset(
+UNREPEATABLE_NAMES = frozenset(
     (
         *("vars", "__dict__", "globals", "locals", "eval", "exec", "__slots__"),
         *("find_spec", "getrecursionlimit"),
     )
 )
-OF_ONE_PROCESS = ("hash", "id")  # global names
-CATCHING = (ChainMap, UserDict)
+PROCESS_LOCAL_FUNCTIONS = ("hash", "id")  # global names
+CATCHING_CLASSES = (ChainMap, UserDict)
 
 
 def check_code(code: CodeType) -> None:
@@ -40,17 +40,17 @@ def check_code(code: CodeType) -> None:
             raise UnsupportedError(
                 f"{part.co_name} catches exceptions, and Dynamo does not tell where they come from"
             )
-        names = UNREPEATABLE.intersection(part.co_names)
-        if any(name in part.co_names for name in OF_ONE_PROCESS):
+        names = UNREPEATABLE_NAMES.intersection(part.co_names)
+        if any(name in part.co_names for name in PROCESS_LOCAL_FUNCTIONS):
             loads = (x for x in dis.get_instructions(part) if x.opname == "LOAD_GLOBAL")
-            names |= {x.argval for x in loads if x.argval in OF_ONE_PROCESS}
+            names |= {x.argval for x in loads if x.argval in PROCESS_LOCAL_FUNCTIONS}
         if names:
             raise UnsupportedError(f"{part.co_name} reads {min(names)}")
 
 
 def check_class(cls: type) -> None:
     """Raise UnsupportedError if a class answers for attributes or keys that its instances lack."""
-    if cls in CATCHING:
+    if cls in CATCHING_CLASSES:
         raise UnsupportedError(f"{cls.__qualname__} catches exceptions")
     for name in ("__getattr__", "__getattribute__"):
         method = vars(cls).get(name)
@@ -67,8 +67,10 @@ def check_class(cls: type) -> None:
 
 def _catches(code: CodeType) -> bool:
     operations = [dis.opname[x] for x in code.co_code[::2]]
-    handlers = sum(map(operations.count, HANDLERS)) - operations.count("WITH_EXCEPT_START")
-    if handlers > 0 or not SUPPRESSING.isdisjoint(code.co_names):
+    handlers = sum(map(operations.count, HANDLER_OPERATIONS)) - operations.count(
+        "WITH_EXCEPT_START"
+    )
+    if handlers > 0 or not SUPPRESSING_MANAGERS.isdisjoint(code.co_names):
         return True
     return code.co_name == "__exit__" and not _returns_false(code)
 
