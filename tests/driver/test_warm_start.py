@@ -366,3 +366,29 @@ def test_a_report_says_why_a_program_is_not_kept(options):
 def test_a_report_names_options_whose_programs_are_not_kept(options):
     lines = tofuse.explain(_is_kept, verify=True, **options)(torch.randn(8, 8)).decisions
     assert any("programs with verify are not kept" in line for line in lines)
+
+
+class Spline(nn.Module):
+    """A small network, whose training steps eager runs as fast."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("grid", torch.linspace(-1, 1, 11))
+        self.weight = nn.Parameter(torch.randn(13, 11, 3))
+
+    def forward(self, x):
+        basis = torch.exp(-((x[..., None] - self.grid).abs() ** 1.5) * 4)
+        return torch.einsum("bik,ikj->bj", basis, self.weight)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7])
+def test_a_program_that_eager_runs_starts_warm(rows, options):
+    """Nothing compiles its backward, so that its compiled graphs are not on disk."""
+    x, model = torch.randn(rows, 13), Spline()
+    options = {**options, "hand_back": True}
+    compiled = compile_again(model, options, x)
+    model.zero_grad()
+    result = compiled(x)
+    assert captures() == 0
+    assert torch.equal(result, model(x)) and torch.equal(compiled(x), result)
+    assert result.requires_grad and torch.autograd.grad(result.sum(), model.weight)

@@ -21,14 +21,15 @@ class Captured(Exception):
 class CaptureRecord:
     """The number of captured programs and, of the last one, its guards and the traced code.
 
-    `program` is None unless the program is kept on disk, and runs as it is there. `earlier` has
-    the programs of all calls.
+    `program` is None unless the program is kept on disk, and runs as it is there. `eager_reason` is
+    why eager runs its calls; empty if compiled code does. `earlier` has the programs of all calls.
     """
 
     programs: int = 0
     guards: Sequence[GuardFilterEntry] | None = None
     traced: Sequence[CodeType] = ()
     program: StoredProgram | None = None
+    eager_reason: str = ""
     earlier: EarlierPrograms = field(default_factory=EarlierPrograms)
     _function: weakref.ref[FunctionType] | None = None
 
@@ -47,11 +48,12 @@ class CaptureRecord:
     def clear(self) -> None:
         """Forget the programs."""
         self.programs, self.guards, self.traced, self.program = 0, None, (), None
+        self.eager_reason = ""
 
     def begin_program(self) -> None:
         """Record that Dynamo has traced a program."""
         self.programs += 1
-        self.traced, self.program = traced_code(), None
+        self.traced, self.program, self.eager_reason = traced_code(), None, ""
 
     def set_guards(self, guards: Sequence[GuardFilterEntry]) -> None:
         """Record the guards of a program."""

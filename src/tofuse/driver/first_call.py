@@ -44,12 +44,19 @@ def add_eager_calls(
     overlaps: OverlapGuard | None,
     inputs: Sequence[object],
     context: CompileContext,
+    decision: Decision | None = None,
 ) -> None:
-    """Let eager run the calls that it must run, and those that it runs faster."""
+    """Let eager run the calls that it must run, and those that it runs faster.
+
+    `decision` is that of an earlier process; None: the first call decides.
+    """
     variants = [Variant[object](needs_eager, eager, "the call needs PyTorch's operators")]
     if overlaps is not None:
         variants.append(Variant(overlaps, eager, "a written argument overlaps another"))
     dispatcher.guarded = (*variants,)
+    if decision is not None:
+        FirstCall(dispatcher, eager, None, context).install(decision)
+        return
     if not context.decides:
         return
     sizes_of: SizesOf | None = None
@@ -109,7 +116,7 @@ class FirstCall:
         if decision is mine:
             if key is not None:
                 store_decision(key, (mine.in_eager, mine.why), self.context.config)
-            self._install(decision)
+            self.install(decision)
         return (self._run_eager if self._runs_eagerly(decision) else self.compiled)(*args)
 
     def _runs_eagerly(self, decision: Decision) -> bool:
@@ -120,7 +127,7 @@ class FirstCall:
         self.context.hand_back.calls.in_eager += 1
         return self.eager(*args)
 
-    def _install(self, decision: Decision) -> None:
+    def install(self, decision: Decision) -> None:
         """Let the dispatcher do as decided, without this object."""
         dispatcher, record = self.dispatcher, self.context.hand_back
         self.context.report_decision(decision.text)
@@ -129,6 +136,7 @@ class FirstCall:
             dispatcher.default = self.compiled
         elif self.sizes_of is None:
             dispatcher.default = self._run_eager
+            self.context.record.eager_reason = decision.why
         else:
             record.runs_compiled = True  # calls with other sizes
             sizes_of, sizes = self.sizes_of, self.sizes["sizes"]

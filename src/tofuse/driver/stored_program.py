@@ -8,12 +8,12 @@ from torch.fx import GraphModule
 
 from tofuse.cache.fingerprint import is_unchanged, torch_state, trusted_calls
 from tofuse.cache.guarded_codes import StoredProgram
-from tofuse.cache.programs import load_program
+from tofuse.cache.programs import load_decision, load_program
 from tofuse.capture.dynamo.eager_program import EagerProgram, pickled_graph, stored_eager_program
 from tofuse.capture.dynamo.overlap_guard import overlap_guard
 from tofuse.driver.compile_graph import load_graph
 from tofuse.driver.context import CompileContext
-from tofuse.driver.first_call import add_eager_calls
+from tofuse.driver.first_call import Decision, add_eager_calls
 from tofuse.driver.program_record import ProgramRecord
 from tofuse.driver.variants import Dispatcher
 from tofuse.runtime.autograd_program import make_program
@@ -36,10 +36,17 @@ def restore_program(stored: StoredProgram, context: CompileContext) -> Dispatche
     if not is_unchanged(stored.torch_state, stored.calls):
         return None
     context = replace(context, program=ProgramRecord())
+    eager = stored_eager_program(stored.graph)
+    decided = load_decision(stored.identity, context.config) if context.decides else None
+    if decided is not None:  # its compiled graphs may not be on disk: nothing ran its backward
+        context.hand_back.programs += 1
+        dispatcher = Dispatcher[object](eager, context.report_variant)
+        add_eager_calls(dispatcher, eager, stored.overlaps, (), context, Decision(*decided))
+        return dispatcher
     found = load_program(stored.identity, context.config)
     if found is None:
         return None
-    eager, (kind, graphs) = stored_eager_program(stored.graph), found
+    kind, graphs = found
     context.program.pure = not kind.mutated
     context.hand_back.programs += 1
     dispatcher = Dispatcher[object](eager, context.report_variant)

@@ -10,7 +10,7 @@ from torch.compiler import is_dynamo_compiling
 
 from tofuse.cache.fingerprint import python_calls
 from tofuse.cache.guarded_codes import StoredCode, load_codes, store_code
-from tofuse.cache.programs import uncacheable_options
+from tofuse.cache.programs import store_decision, uncacheable_options
 from tofuse.capture.dynamo.guarded_code import BoundCode, guarded_code
 from tofuse.driver.background import BackgroundCompiler
 from tofuse.driver.capture_record import Captured
@@ -100,6 +100,8 @@ class WarmStart:
             function, code = self._captured()
             if not store_code(function, code, self.context.config):
                 return "the cache on disk cannot be written"
+            if why := self.context.record.eager_reason:
+                store_decision(code[1].identity, (True, why), self.context.config)
         except Exception as error:  # the call itself has succeeded
             log.debug("this capture is not kept on disk: %s", error)
             return f"{error}"
