@@ -3,8 +3,8 @@
 import ctypes
 import gc
 import sys
-import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -122,9 +122,7 @@ def test_threads_load_and_drop_the_same_texts(monkeypatch):
             if call(function) != k % 4:
                 wrong.append(k)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        for ended in [pool.submit(work) for _ in range(4)]:
+            ended.result()
     assert wrong == []

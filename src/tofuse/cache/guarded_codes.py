@@ -60,8 +60,8 @@ def load_codes(function: FunctionType, config: Config) -> list[StoredCode]:
 
 def store_code(function: FunctionType, stored: StoredCode, config: Config) -> bool:
     """Write guarded code of a function to disk, beside the others; return whether it is there."""
-    kind = stored[0].kind_of_call
-    others = [x for x in load_codes(function, config) if x[0].kind_of_call != kind]
+    kind = stored[0].accepted_calls
+    others = [x for x in load_codes(function, config) if x[0].accepted_calls != kind]
     content = pickle.dumps([stored, *others][:MAX_CODES])
     text = base64.b64encode(content).decode("ascii")
     return store_of(config).put(KIND, _key(function, config), text)

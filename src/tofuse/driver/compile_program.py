@@ -98,6 +98,7 @@ def compile_program(
         context.report_fallback(missing)
         return gm.forward
     run: CompiledFunction = gm.forward
+    eager = run
     context = _begin_program(context, gm)
     scalars: Sequence[int] = ()
     waits: Sequence[int] = ()
@@ -111,21 +112,19 @@ def compile_program(
             run = _program_variants(program, eager, inputs, context)
         else:
             context.report_fallback(reason)
-            run = _eager_fallback(context, run)
-            waits = ()  # PyTorch's operators wait by themselves
         if scalars or waits:
             context.record.program = None
     except TorchDynamoException:
         raise  # to Dynamo
     except NeedsEager as reason:
         context.report_fallback(f"{reason}")
-        run = _eager_fallback(context, run)
-        waits = ()
     except DATA_DEPENDENCE_ERRORS as error:
         why = f"the program branches on a size that depends on data: {first_line(error)}"
         context.report_fallback(why)
     except Exception as error:
         context.fall_back(error, gm)
+    if run is eager:
+        run, waits = _eager_fallback(context, eager), ()  # PyTorch's operators wait by themselves
     return _stop if context.capture_only else wait_for_arguments(read_scalars(run, scalars), waits)
 
 

@@ -122,7 +122,7 @@ class WarmStart:
         new = [code for code in found if all(code is not known for known in self.known)]
         self.known = found
         if record.programs != 1 or len(new) != 1:
-            raise UnsupportedError("it is not one program")
+            raise UnsupportedError("a graph break divides it, or it has several programs")
         program = record.program
         if program is None:
             raise UnsupportedError("its program cannot be kept on disk")

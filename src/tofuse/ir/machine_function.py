@@ -15,7 +15,7 @@ def machine_function(address: int, code: object) -> Entry:
     return function
 
 
-def stand_in(function: Entry) -> Entry:
+def c_function(function: Entry) -> Entry:
     """Return a C function that calls a Python function."""
     return _PROTOTYPE(function)
 

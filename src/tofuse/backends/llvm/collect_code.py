@@ -12,7 +12,7 @@ from tofuse.backends.llvm.processor import Processor
 from tofuse.cache.store import Store
 from tofuse.errors import CompileError
 from tofuse.ir.code_image import CodeImage
-from tofuse.ir.machine_function import Entry, stand_in
+from tofuse.ir.machine_function import Entry, c_function
 
 
 @dataclass(eq=False)
@@ -60,4 +60,4 @@ def _raise(context: object) -> int:
     raise CompileError("the machine code of an exported kernel is not in this process")
 
 
-_NOT_LINKED = stand_in(_raise)
+_NOT_LINKED = c_function(_raise)

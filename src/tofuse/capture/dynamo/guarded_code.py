@@ -69,7 +69,7 @@ class GuardedCode:
     state: str
 
     @property
-    def kind_of_call(self) -> tuple[object, ...]:
+    def accepted_calls(self) -> tuple[object, ...]:
         """The calls that the guards accept."""
         return self.guards, repr(self.objects), self.tensors, self.state
 

@@ -47,10 +47,8 @@ class SymbolicProgram:
             raise CaptureError("an argument is no plain tensor")
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         fakes = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args]
-        copy, grad = (
-            GraphModule(self.gm, copy_graph(self.gm.graph)),
-            torch.set_grad_enabled(torch.is_grad_enabled()),
-        )
+        copy = GraphModule(self.gm, copy_graph(self.gm.graph))
+        grad = torch.set_grad_enabled(torch.is_grad_enabled())
         for k in self.floats:
             _replace_item(copy.graph.find_nodes(op="placeholder")[k], args[k])
         with preserve_rng_state(), grad, mode:
