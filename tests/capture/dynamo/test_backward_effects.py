@@ -1,5 +1,7 @@
 """Side effects in the backward of an autograd.Function: which programs are compiled, and when."""
 
+import copy
+
 import pytest
 import torch
 
@@ -221,3 +223,61 @@ def test_capture_by_tracing():
     assert counts(tofuse.compile(program, capture="trace"), 1)[0] == [0, 1]
     with pytest.raises(tofuse.CaptureError, match="what its forward writes"):
         tofuse.compile(applied(CountInBoth), capture="trace")(*arguments())
+
+
+class Quantize(torch.autograd.Function):
+    """A rounding whose backward counts clipped values, and follows their range."""
+
+    @staticmethod
+    def forward(ctx, x, clipped, largest):
+        ctx.save_for_backward(x)
+        ctx.clipped, ctx.largest = clipped, largest
+        return (x * 4).round().clamp(-8, 7) / 4
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        inside = (x * 4).abs() <= 7.5
+        ctx.clipped.add_((~inside).sum())
+        if x.numel():
+            ctx.largest.mul_(0.9).add_(x.abs().amax() * 0.1)
+        return grad * inside, None, None
+
+
+class Quantized(torch.nn.Module):
+    """A product that is quantized, with a buffer for each effect."""
+
+    def __init__(self, width, dtype):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(width, width, dtype=dtype))
+        self.register_buffer("clipped", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("largest", torch.ones((), dtype=dtype))
+
+    def forward(self, x):
+        return torch.tanh(Quantize.apply(x @ self.weight, self.clipped, self.largest))
+
+
+def _train(model, run, x):
+    """The buffers after each of two steps, the first with two backwards, and the gradients."""
+    found = []
+    for backwards in (2, 1):
+        result = run(x)
+        found += [result.detach().clone(), model.clipped.clone()]
+        for k in range(backwards):
+            result.sum().backward(retain_graph=k + 1 < backwards)
+        found += [model.clipped.clone(), model.largest.clone()]
+    return [*found, x.grad, model.weight.grad]
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (1, 3), (0, 4), (3, 2, 17)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_buffers_of_odd_sizes_that_a_backward_writes(shape, dtype):
+    x = torch.randn(*shape[::-1], dtype=dtype).movedim(0, -1)  # not contiguous
+    x = x.reshape(shape) if x.shape != shape else x
+    expected, model = None, Quantized(shape[-1], dtype)
+    for compiled in (False, True):
+        copied = copy.deepcopy(model)
+        run = tofuse.compile(copied) if compiled else copied
+        found = _train(copied, run, x.detach().requires_grad_())
+        expected = expected or found
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
