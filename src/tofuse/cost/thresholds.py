@@ -155,7 +155,7 @@ TRAINING_CALL_US = 70.0  # of forward and backward, with autograd's functions: "
 DECISION_TIMING_S = 0.02  # for both ways, at a program's first call: not measured
 MAX_TIMED_CALL_S = 0.2  # a program whose call takes longer is not timed: not measured
 MIN_DECISION_ROUNDS = 3  # of eager and compiled in turn, at least: not measured
-MIN_EAGER_GAIN = 1.03  # times faster, so that eager runs a program that was timed: not measured
+MIN_COMPILED_GAIN = 1.03  # times faster, so that compiled code runs what was timed: "Call overhead"
 
 # -- matrix products: ns an element of B, and shares of `Machine.flops` ---------------------------
 LIBRARY_ELEMENT_NS, LIBRARY_RATE = 0.38, 1.35  # that the library packs: "Products of few rows"

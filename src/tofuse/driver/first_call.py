@@ -25,8 +25,8 @@ from tofuse.cost.thresholds import (
     DECISION_TIMING_S,
     GUARDED_CALL_US,
     MAX_TIMED_CALL_S,
+    MIN_COMPILED_GAIN,
     MIN_DECISION_ROUNDS,
-    MIN_EAGER_GAIN,
     TRAINING_CALL_US,
 )
 from tofuse.driver.context import CompileContext, log
@@ -190,7 +190,7 @@ class FirstCall:
         eager_us, compiled_us = times
         # a backward takes about twice the time of its forward, beside the overhead of both
         overhead_us = TRAINING_CALL_US / 3 if prediction.trains else GUARDED_CALL_US
-        in_eager = eager_us * MIN_EAGER_GAIN < compiled_us + overhead_us
+        in_eager = eager_us < (compiled_us + overhead_us) * MIN_COMPILED_GAIN
         what = "the forward" if prediction.trains else "the first call"
         why = f"{what} took {eager_us:.0f} us in eager and {compiled_us:.0f} us compiled"
         return Decision(in_eager, f"{why}, without guards")
