@@ -222,13 +222,6 @@ def test_unwritable_dump_folder_raises(tmp_path):
         tofuse.compile(torch.sin, dump=tmp_path / "file" / "folder")
 
 
-def test_non_callable_raises():
-    with pytest.raises(TypeError, match="functions and modules, not int"):
-        tofuse.compile(3)  # type: ignore[call-overload]  # wrong on purpose
-    with pytest.raises(TypeError, match="functions and modules, not int"):
-        tofuse.explain(3)  # type: ignore[arg-type]
-
-
 MISTAKES = {
     "sizes": (lambda a, b: a + b, (torch.ones(3), torch.ones(4))),
     "product": (lambda a, b: a @ b, (torch.ones(3, 4), torch.ones(3, 4))),

@@ -35,6 +35,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=torch.nn.Module)
 T = TypeVar("T", bound=Callable[..., object])
+NO_TARGET = object()  # None is a target that is refused
 
 
 @overload
@@ -44,8 +45,8 @@ def compile(target: ExportedProgram, **options: Option) -> torch.nn.Module: ...
 @overload
 def compile(target: Callable[P, R], **options: Option) -> Callable[P, R]: ...
 @overload
-def compile(target: None = None, **options: Option) -> Callable[[T], T]: ...
-def compile(target=None, **options):  # type: ignore[no-untyped-def]  # the overloads have the types
+def compile(**options: Option) -> Callable[[T], T]: ...
+def compile(target=NO_TARGET, **options):  # type: ignore[no-untyped-def]  # the overloads have the types
     """Compile a function or a module, forward and backward.
 
     For a function, return a function. For a module, return an instance of its class that shares
@@ -56,11 +57,11 @@ def compile(target=None, **options):  # type: ignore[no-untyped-def]  # the over
 
     With `background`, first calls run in eager while another process compiles; see `wait`.
 
-    Raises TypeError if the target is not callable, OptionError for an unknown option, and
-    UnsupportedError for a torch release before 2.11.
+    Raises TypeError if the target is no function, module or other callable instance, OptionError
+    for an unknown option, and UnsupportedError for a torch release before 2.11.
     """
     config = make_config(options)
-    if target is None:
+    if target is NO_TARGET:
         return lambda target: compile_target(target, make_context(config))
     return compile_target(target, make_context(config))
 

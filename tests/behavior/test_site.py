@@ -65,7 +65,7 @@ def test_the_reference_has_every_public_name(site):
     page = (site / "reference.html").read_text(encoding="utf-8")
     names = ("compile", "explain", "explain_recompiles", "bisect", "FusionDefinition", "fuse")
     assert [name for name in names if f'id="tofuse.{name}"' not in page] == []
-    assert "Raises TypeError if the target is not callable" in page
+    assert "Raises TypeError if the target is no function" in page
 
 
 @pytest.mark.parametrize("width", [1280, 390])

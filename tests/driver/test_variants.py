@@ -3,6 +3,7 @@
 import random
 import sys
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.support.eager import assert_same, copies, outcome
 from tofuse.config import make_config
 from tofuse.driver.compile import compile_reporting
 from tofuse.driver.variants import MAX_VARIANTS, NEW_KEY, Dispatcher, Variant
+from tofuse.torch_internals.dynamo import compile_lock
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -268,3 +270,33 @@ def test_a_program_may_be_called_while_it_is_made():
     found, reasons = dispatcher(make)
     assert [found(1) for _ in range(3)][-1] == "static 1"
     assert reasons == ["made after 1"]
+
+
+@pytest.mark.parametrize("specialize", [None, True])
+def test_no_call_waits_for_a_compilation_of_another_thread(specialize):
+    compiled = tofuse.compile(lambda x: (x * 2 + 1).sin(), hand_back=False, specialize=specialize)
+    for n in (64, 65, 66):  # of constant sizes, then for all sizes
+        compiled(torch.ones(n))
+    held, release, found = threading.Event(), threading.Event(), []
+
+    def compile_something_else():
+        with compile_lock:  # as Dynamo holds it
+            held.set()
+            release.wait(60)
+
+    def call():
+        x, end = torch.arange(200_000.0), time.perf_counter() + 2
+        while time.perf_counter() < end:  # longer than the compilation of a variant takes
+            found[:] = [compiled(x)]
+
+    other, caller = threading.Thread(target=compile_something_else), threading.Thread(target=call)
+    other.start()
+    held.wait()
+    caller.start()
+    caller.join(30)
+    waits = caller.is_alive()
+    release.set()
+    other.join()
+    caller.join()
+    assert not waits
+    torch.testing.assert_close(found[0], (torch.arange(200_000.0) * 2 + 1).sin())

@@ -51,6 +51,8 @@ def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-
     check_torch()
     if isinstance(target, ExportedProgram):
         target = target.module()
+    if isinstance(target, (staticmethod, classmethod)):
+        return type(target)(compile_target(target.__func__, context))
     check_callable(target)
     target = uncompiled(target)
     if context.config.background and (names := uncacheable_options(context.config)):
@@ -120,9 +122,17 @@ def _eager_reason(target: object, config: Config) -> str | None:
     """Return why PyTorch must run every call of the target; None if it can be compiled."""
     if isinstance(target, torch.jit.ScriptModule):
         return "TorchScript has no Python code to capture"
+    if _is_coroutine_function(target):
+        return "it is a coroutine function: compile the functions that it calls"
     if isinstance(target, DistributedDataParallel) and not CAN_WRAP_DDP:
         return "this release of torch has another DistributedDataParallel"
     return unsupported_capture(config.capture)
+
+
+def _is_coroutine_function(target: object) -> bool:
+    """Return whether a call of a function, a module or an object returns a coroutine."""
+    call = target.forward if isinstance(target, torch.nn.Module) else type(target).__call__
+    return any(map(inspect.iscoroutinefunction, (target, call)))
 
 
 def compile_reporting(target: Callable[P, R], config: Config) -> tuple[Callable[P, R], Report]:
@@ -206,9 +216,19 @@ def _torch_compile_arguments(config: Config) -> dict[str, str | int]:
 
 
 def check_callable(target: object) -> None:
-    """Raise TypeError for a target that is not callable."""
+    """Raise TypeError for a target that is no function, module or other callable instance."""
+    if isinstance(target, type):
+        name = target.__name__
+        raise TypeError(
+            f"tofuse compiles functions and modules, and {name} is a class: "
+            f"compile an instance, as in tofuse.compile({name}(...)), or a method"
+        )
     if not callable(target):
-        raise TypeError(f"tofuse compiles functions and modules, not {type(target).__name__}")
+        kind = f"a {type(target).__name__}" if target is not None else "None"
+        raise TypeError(
+            f"tofuse compiles functions and modules, and this is {kind}: pass the function itself, "
+            "as in tofuse.compile(model); for a decorator with options, pass the options alone"
+        )
 
 
 register_fork_handlers()

@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -43,6 +44,7 @@ from tofuse.capture.aot.backward_trace import complete_backward_trace
 from tofuse.capture.aot.boxed import BoxedFunction, CompiledFunction
 from tofuse.capture.decomp.decompose import decompositions
 from tofuse.capture.dynamo.async_collectives import unwrap_async_inputs, wait_for_arguments
+from tofuse.capture.dynamo.dynamic_results import mark_dynamic_results
 from tofuse.capture.dynamo.eager_program import (
     EagerProgram,
     eager_program,
@@ -81,6 +83,7 @@ from tofuse.ir.runtime_kind import InferenceRuntime, RuntimeKind
 from tofuse.runtime.autograd_program import make_program
 from tofuse.torch_internals.autograd_compiler import aot_autograd
 from tofuse.torch_internals.dynamo import (
+    SkipFrame,
     TorchDynamoException,
     compile_lock,
     compiling_session,
@@ -100,6 +103,7 @@ def compile_program(
     run: CompiledFunction = gm.forward
     eager = run
     context = _begin_program(context, gm)
+    _leave_coroutines(context)
     scalars: Sequence[int] = ()
     waits: Sequence[int] = ()
     try:
@@ -125,7 +129,22 @@ def compile_program(
         context.fall_back(error, gm)
     if run is eager:
         run, waits = _eager_fallback(context, eager), ()  # PyTorch's operators wait by themselves
-    return _stop if context.capture_only else wait_for_arguments(read_scalars(run, scalars), waits)
+    if context.capture_only:
+        return _stop
+    return mark_dynamic_results(wait_for_arguments(read_scalars(run, scalars), waits), gm)
+
+
+def _leave_coroutines(context: CompileContext) -> None:
+    """Raise SkipFrame if a coroutine function is part of the traced frame: Python runs the frame.
+
+    Dynamo takes the call of a coroutine function for its result, and the frame that it makes for
+    one is too small: CPython writes behind it.
+    """
+    coroutines = [c for c in context.record.traced if c.co_flags & inspect.CO_COROUTINE]
+    if coroutines:
+        reason = f"{coroutines[0].co_name} is a coroutine function, which Dynamo cannot capture"
+        context.report_fallback(reason)
+        raise SkipFrame(reason)
 
 
 def _stop(*args: object) -> NoReturn:
@@ -193,8 +212,12 @@ def _static_variant(
     dispatcher: Dispatcher[object],
     *args: object,
 ) -> tuple[CompiledFunction, str] | None:
-    """Return the program for the sizes of a call; None while a mode would see its capture."""
-    if modes_active():
+    """Return the program for the sizes of a call; None if it cannot be compiled now.
+
+    That is while a mode would see its capture, or while another thread compiles: the call does not
+    wait, because the program for all sizes can run it.
+    """
+    if modes_active() or not compile_lock.acquire(blocking=False):
         return None
     try:
         return symbolic.specialize(args, compile_variant), f"the sizes {symbolic.key(*args)} recur"
@@ -207,6 +230,8 @@ def _static_variant(
             stacklevel=3,
         )
         return dispatcher.default, f"these sizes cannot be specialized: {error}"
+    finally:
+        compile_lock.release()
 
 
 @dataclass(frozen=True, eq=False)

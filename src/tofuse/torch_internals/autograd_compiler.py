@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from tofuse.torch_internals.private_names import TRACING, essential, takes
+from tofuse.torch_internals.private_names import TRACING, always, essential, private, takes
 
 if TYPE_CHECKING:
     from torch._dynamo.backends.common import aot_autograd as aot_autograd
@@ -56,6 +56,14 @@ else:
 
 # A part of the names of AOTAutograd's files, and of the code that it generates.
 _OWN_CODE = os.path.join("torch", "_functorch", "_aot_autograd", "")
+
+# torch 2.11 has another mark, which guards compare
+mark_dynamic_result: Callable[[torch.Tensor, set[int]], None] = private(
+    "torch._functorch._aot_autograd.runtime_wrappers",
+    "mark_dynamo_propagated_dynamic_indices",
+    "",
+    always(None),
+)
 
 
 def fake_argument(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -57,6 +57,12 @@ autocast_on = private(
 without_python_dispatcher: Callable[[], AbstractContextManager[object]] = private(
     "torch._C", "_DisablePythonDispatcher", "gradients of `interpolate` take longer", nullcontext
 )
+enable_python_dispatcher: Callable[[], AbstractContextManager[object]] = private(
+    "torch._dispatch.python",
+    "enable_python_dispatcher",
+    "programs of varying sizes are compiled more often",
+    nullcontext,
+)
 disable_current_modes: Callable[[], AbstractContextManager[object]] = private(
     "torch.utils._python_dispatch",
     "_disable_current_modes",

@@ -75,6 +75,13 @@ TorchRuntimeError: type[Exception] = private(
     "programs with DTensors raise for arguments of new strides",
     stand_in("TorchRuntimeError"),
 )
+# raised by a backend: Python runs the frame, and frames that it calls may be compiled
+SkipFrame: type[Exception] = private(
+    "torch._dynamo.exc",
+    "SkipFrame",
+    "a call of a coroutine function raises an error",
+    stand_in("SkipFrame"),
+)
 counters: Mapping[str, Mapping[str, int]] = private(
     "torch._dynamo.utils", "counters", BREAKS, {"unimplemented": {}}
 )

@@ -87,6 +87,11 @@ def guard_expression(guard: GuardFilterEntry) -> str:
     return str(guard.orig_guard.name)
 
 
+def is_on_array(guard: GuardFilterEntry) -> bool:
+    """Return whether a guard is on the tensor of a NumPy array, which each check makes anew."""
+    return "___from_numpy(" in guard_expression(guard)
+
+
 def guard_argument(guard: GuardFilterEntry, name: str, default: object = MISSING) -> object:
     """Return an argument of a guard, such as the key that a dict must contain.
 

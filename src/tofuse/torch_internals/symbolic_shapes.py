@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import sympy  # type: ignore[import-untyped]  # it ships no types
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from tofuse.torch_internals.dispatch import enable_python_dispatcher
 from tofuse.torch_internals.fake_tensors import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -26,14 +27,29 @@ DATA_DEPENDENCE_ERRORS = (
 
 
 @contextmanager
+def tracing_operators(mode: FakeTensorMode) -> Iterator[None]:
+    """Run operators on fake tensors as AOTAutograd does: no composite one needs constant sizes."""
+    with mode, torch.no_grad(), enable_python_dispatcher():
+        yield
+
+
+@contextmanager
+def trying_operators(mode: FakeTensorMode) -> Iterator[None]:
+    """Run operators on fake tensors; what they find out of sizes becomes no guard."""
+    suppressed = mode.shape_env.suppress_guards() if mode.shape_env else nullcontext()
+    with tracing_operators(mode), suppressed:
+        yield
+
+
+@contextmanager
 def discard_new_symbols(mode: FakeTensorMode) -> Iterator[None]:
     """Run operators on fake tensors without a trace of the new symbols of their results."""
     env = mode.shape_env
     if env is None:
-        with mode:
+        with tracing_operators(mode):
             yield
         return
-    with mode, env.ignore_fresh_unbacked_symbols():
+    with tracing_operators(mode), env.ignore_fresh_unbacked_symbols():
         yield
 
 

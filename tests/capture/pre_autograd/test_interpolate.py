@@ -1,5 +1,7 @@
 """`interpolate` beside indexed reads and writes, whose pass follows: values and gradients."""
 
+import random
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -51,3 +53,57 @@ def test_interpolate_beside_indexing_is_eager(program, make):
     torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
     gradients = [torch.autograd.grad(r.square().sum(), wanted) for r in (result, expected)]
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-3)
+
+
+MODES = {
+    1: ("nearest", "nearest-exact", "linear", "area"),
+    2: ("nearest", "nearest-exact", "bilinear", "bicubic", "area"),
+    3: ("nearest", "nearest-exact", "trilinear", "area"),
+}
+LINEAR = ("linear", "bilinear", "bicubic", "trilinear")
+
+
+def random_call(draw):
+    """Return random arguments of `interpolate`, and the number of image dimensions."""
+    count = draw.randint(1, 3)
+    mode = draw.choice(MODES[count])
+    options = {"mode": mode}
+    if draw.random() < 0.5:
+        options["size"] = draw.choice([draw.randint(1, 9), [draw.randint(1, 9)] * count])
+    else:
+        options["scale_factor"] = draw.choice([1, 2, 3.0, 0.5, 1.7, [1.3] * count])
+        options["recompute_scale_factor"] = draw.choice([None, True, False])
+    if mode in LINEAR:
+        options["align_corners"] = draw.choice([None, True, False])
+    if mode in ("bilinear", "bicubic"):
+        options["antialias"] = draw.choice([True, False])
+    return options, count
+
+
+@pytest.mark.parametrize("seed", range(64))
+def test_images_of_any_sizes_are_resized_as_in_eager(seed):
+    draw = random.Random(seed)
+    options, count = random_call(draw)
+    compiled = tofuse.compile(lambda x: F.interpolate(x * 2, **options).sin(), hand_back=False)
+    dtype = draw.choice([torch.float32, torch.float64])
+    strided = draw.random() < 0.5
+    for _ in range(4):
+        shape = [
+            draw.randint(1, 4),
+            draw.randint(1, 5),
+            *(draw.randint(2, 9) for _ in range(count)),
+        ]
+        x = torch.randn(shape, dtype=dtype)
+        x = x.movedim(1, -1).contiguous().movedim(-1, 1) if strided else x
+        x.requires_grad_()
+        ours, theirs = compiled(x), F.interpolate(x * 2, **options).sin()
+        torch.testing.assert_close(ours, theirs)
+        assert _strides(ours) == _strides(theirs)
+        gradient = torch.randn_like(theirs)
+        found, expected = (torch.autograd.grad(r, x, gradient)[0] for r in (ours, theirs))
+        torch.testing.assert_close(found, expected)
+
+
+def _strides(x):
+    """Return the strides of dimensions in which there are steps."""
+    return [stride for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1]

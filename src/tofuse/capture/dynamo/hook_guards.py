@@ -10,6 +10,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.utils.hooks import RemovableHandle
 
 from tofuse.capture.fx.location import is_library_file
+from tofuse.errors import CaptureError
 from tofuse.torch_internals.dynamo import (
     GuardFilterEntry,
     InternalTorchDynamoError,
@@ -18,6 +19,7 @@ from tofuse.torch_internals.dynamo import (
     update_compiled_wrapper,
     without_profiler_marks,
 )
+from tofuse.torch_internals.dynamo_guards import is_on_array
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,7 +40,8 @@ def recompile_for_hooks(
     If it has grown, and a table that was empty has got a hook, the function is compiled again.
 
     With a filter, Dynamo makes all guards twice, which fails for guards on a new object, such as
-    the tensor `x.T`. Such a function is compiled without a filter.
+    the tensor `x.T`. Such a function is compiled without a filter. For NumPy arrays the filter
+    raises an error, because Dynamo would log its own, with a traceback.
 
     DTensor raises TypeError for symbolic strides, which it cannot hash. A call that Dynamo cannot
     trace for a TypeError is traced again without symbolic sizes.
@@ -49,6 +52,8 @@ def recompile_for_hooks(
     def guard_filter(guards: Sequence[GuardFilterEntry]) -> list[bool]:
         nonlocal checked_hook_id
         checked_hook_id = -1
+        if any(map(is_on_array, guards)):
+            raise CaptureError("a guard on a NumPy array cannot be made twice")
         observe(guards)
         empty = [g.value for g in guards if g.guard_type == NO_HOOKS_GUARD]
         empty_tables.update((id(table), table) for table in empty)

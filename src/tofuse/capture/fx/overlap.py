@@ -15,6 +15,7 @@ from tofuse.capture.fx.sizes import size_hint
 from tofuse.cost.thresholds import MAX_OVERLAP_STEPS
 from tofuse.torch_internals.fake_tensors import FakeTensor
 from tofuse.torch_internals.operators import OpOverloadPacket
+from tofuse.torch_internals.symbolic_shapes import tracing_operators
 from tofuse.torch_internals.trees import tree_leaves
 
 
@@ -159,7 +160,7 @@ def _indexed_part(x: object, index: object) -> object:
     if not all(isinstance(i, by_position) and not isinstance(i, bool) for i in indices):
         return x
     assert isinstance(x, FakeTensor)
-    with x.fake_mode, torch.no_grad():
+    with tracing_operators(x.fake_mode):
         return x[index]  # type: ignore[index]  # checked
 
 

@@ -15,6 +15,7 @@ from torch.fx.node import Target
 
 from tofuse.capture.fx.phases import backward_nodes
 from tofuse.hints import set_call_count
+from tofuse.torch_internals.symbolic_shapes import tracing_operators
 
 aten = torch.ops.aten
 _SCATTERS = (aten.scatter.src, aten.scatter_add.default)
@@ -86,7 +87,7 @@ def _insert_call(before: Node, target: Target, *args: object, **kwargs: object) 
     with before.graph.inserting_before(before):
         call = before.graph.call_function(target, args, kwargs)  # type: ignore[arg-type]
     values = [a.meta["val"] if isinstance(a, Node) else a for a in args]
-    with before.meta["val"].fake_mode:
+    with tracing_operators(before.meta["val"].fake_mode):
         value = target(*values, **kwargs)  # type: ignore[operator]
     call.meta = {k: before.meta[k] for k in _COPIED_META if k in before.meta} | {"val": value}
     if target is not aten.where.self:

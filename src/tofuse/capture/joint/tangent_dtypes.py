@@ -11,6 +11,7 @@ from torch.fx import GraphModule, Node
 
 from tofuse.torch_internals.autograd_compiler import TangentAOTInput
 from tofuse.torch_internals.fake_tensors import FakeTensor
+from tofuse.torch_internals.symbolic_shapes import tracing_operators
 from tofuse.torch_internals.trees import tree_leaves
 
 
@@ -37,6 +38,6 @@ def tangent_dtypes(joint: GraphModule) -> GraphModule:
         cast.meta["val"] = expected
         tangent.replace_all_uses_with(cast)
         cast.args = (tangent,)
-        with expected.fake_mode:
+        with tracing_operators(expected.fake_mode):
             tangent.meta["val"] = torch.empty_like(expected, dtype=dtype)
     return joint

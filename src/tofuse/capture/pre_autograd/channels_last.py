@@ -17,6 +17,7 @@ from tofuse.capture.fx.aliases import storage_id, written_tensors
 from tofuse.capture.fx.node_tensors import example_tensor, node_nbytes, target_name
 from tofuse.cost.thresholds import IMAGE_BYTES_PER_WEIGHT_BYTE, MIN_CONVOLUTIONS
 from tofuse.torch_internals.fake_tensors import FakeTensor
+from tofuse.torch_internals.symbolic_shapes import trying_operators
 from tofuse.torch_internals.transforms import CAN_VMAP, enter_vmap, leave_all_vmaps, leave_vmap
 
 CONVERTED = (
@@ -130,7 +131,7 @@ def _traces(gm: GraphModule) -> bool:
     if mode is None:
         return False
     try:
-        with mode, torch.no_grad():
+        with trying_operators(mode):
             Interpreter(gm).run(*values)
     except (RuntimeError, ValueError):
         leave_all_vmaps()

@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 
 from tofuse.capture.fx.aliases import storage_id, storage_ids, written_nodes
 from tofuse.capture.fx.node_tensors import example_tensor
+from tofuse.torch_internals.symbolic_shapes import tracing_operators
 
 WHOLE = slice(None)
 INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8))
@@ -79,7 +80,7 @@ def _replace_mask_writes(gm: GraphModule) -> None:
         with gm.graph.inserting_before(node):
             wide = call(operator.getitem, (mask, (*[WHOLE] * m.dim(), *[None] * rank)))
             if y is None:
-                with m.fake_mode:
+                with tracing_operators(m.fake_mode):
                     wide.meta["example_value"] = m[tuple([..., *[None] * rank])]
                 fill = method("masked_fill_", (target, wide, values))
                 fill.meta = {**node.meta, "example_value": x}

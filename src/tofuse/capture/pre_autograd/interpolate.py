@@ -8,8 +8,8 @@ are sums. Only repetition by whole factors needs no such indices.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Union
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,28 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import Argument
 
 from tofuse.torch_internals.dispatch import without_python_dispatcher
+from tofuse.torch_internals.layouts import suggest_memory_format
 
+Scales = Sequence[Union[float, None]]  # noqa: UP007  (evaluated at run time)
+
+aten = torch.ops.aten
+OPERATORS: dict[tuple[object, int, bool], Callable[..., Tensor]] = {
+    ("nearest", 1, False): aten.upsample_nearest1d,
+    ("nearest", 2, False): aten.upsample_nearest2d,
+    ("nearest", 3, False): aten.upsample_nearest3d,
+    ("nearest-exact", 1, False): aten._upsample_nearest_exact1d,
+    ("nearest-exact", 2, False): aten._upsample_nearest_exact2d,
+    ("nearest-exact", 3, False): aten._upsample_nearest_exact3d,
+    ("linear", 1, False): aten.upsample_linear1d,
+    ("bilinear", 2, False): aten.upsample_bilinear2d,
+    ("bicubic", 2, False): aten.upsample_bicubic2d,
+    ("trilinear", 3, False): aten.upsample_trilinear3d,
+    ("bilinear", 2, True): aten._upsample_bilinear2d_aa,
+    ("bicubic", 2, True): aten._upsample_bicubic2d_aa,
+}
+NEAREST = ("nearest", "nearest-exact")
+GRADIENTS = {key: getattr(aten, f"{call.__name__}_backward") for key, call in OPERATORS.items()}
+_OPTIONS = "str mode, bool antialias, bool corners, float?[] scales"
 _LIBRARY = torch.library.Library("tofuse", "FRAGMENT")
 _LIBRARY.define(
     "resize_bytes(Tensor x, SymInt[]? size, float[]? scale, str mode, bool? corners, "
@@ -26,6 +47,50 @@ _LIBRARY.define(
 )
 _LIBRARY.impl("resize_bytes", F.interpolate, "CPU")
 torch.library.register_fake("tofuse::resize_bytes", F.interpolate, lib=_LIBRARY)
+_LIBRARY.define(f"resize(Tensor x, SymInt[] size, {_OPTIONS}) -> Tensor")
+_LIBRARY.define(f"resize_backward(Tensor gradient, SymInt[] size, {_OPTIONS}) -> Tensor")
+
+
+def _resize_call(
+    image: Tensor, size: Sequence[int], mode: str, antialias: bool, corners: bool, scales: Scales
+) -> Tensor:
+    """Return an image of another size, by one ATen call."""
+    options = [] if mode in NEAREST else [corners]
+    result: Tensor = OPERATORS[mode, len(size), antialias](image, size, *options, *scales)
+    return result.contiguous(memory_format=suggest_memory_format(image))
+
+
+def _gradient_call(
+    gradient: Tensor, size: Sequence[int], mode: str, antialias: bool, corners: bool, scales: Scales
+) -> Tensor:
+    """Return the gradient of an image of all these sizes, by one ATen call."""
+    options, after = [] if mode in NEAREST else [corners], gradient.shape[2:]
+    result: Tensor = GRADIENTS[mode, len(after), antialias](
+        gradient, after, size, *options, *scales
+    )
+    return result.contiguous(memory_format=suggest_memory_format(gradient))
+
+
+def _empty_like(image: Tensor, size: Sequence[int], *options: object) -> Tensor:
+    """Return a fake result of these sizes, in the memory order of the image."""
+    shape = [*image.shape[: image.dim() - len(size)], *size]
+    return image.new_empty(shape).contiguous(memory_format=suggest_memory_format(image))
+
+
+def _remember(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
+    ctx.size, ctx.options = inputs[0].shape, inputs[2:]
+
+
+def _gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    result = torch.ops.tofuse.resize_backward(gradient, ctx.size, *ctx.options)
+    return result, None, None, None, None, None
+
+
+_LIBRARY.impl("resize", _resize_call, "CPU")
+_LIBRARY.impl("resize_backward", _gradient_call, "CPU")
+for _name in ("resize", "resize_backward"):
+    torch.library.register_fake(f"tofuse::{_name}", _empty_like, lib=_LIBRARY)
+torch.library.register_autograd("tofuse::resize", _gradient, setup_context=_remember, lib=_LIBRARY)
 
 
 def interpolate(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
@@ -51,35 +116,47 @@ def interpolate(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
         elif (
             torch.is_grad_enabled()
             and value.requires_grad
-            and _has_plain_sizes(value, arguments.get("size"))
+            and value.is_cpu
+            and _operator(arguments, value) in OPERATORS
             and not _is_whole_repetition(arguments, value, node.meta["example_value"])
         ):
-            node.target = _without_decompositions(F.interpolate)
+            node.target = _resize
         gm.recompile()
     return gm, ()
 
 
-@functools.cache
-def _without_decompositions(function: Callable[..., object]) -> Callable[..., object]:
-    """Return the function without torch's decompositions that are written in Python."""
+def _resize(
+    input: Tensor,
+    size: object = None,
+    scale_factor: object = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Tensor:
+    """Return `F.interpolate` of the same arguments, by a call that is not decomposed.
 
-    @functools.wraps(function)
-    def call(*args: object, **kwargs: object) -> object:
-        with without_python_dispatcher():
-            return function(*args, **kwargs)
-
-    return call
-
-
-def _has_plain_sizes(image: Tensor, size: Argument) -> bool:
-    """Return whether ATen can compute the result's sizes on the CPU.
-
-    Sizes that are nodes, or expressions of symbols, need torch's Python.
+    ATen would compute the result's sizes from integers; here they may be symbols. torch cannot
+    trace most gradients of symbolic sizes: an operator of ours calls them.
     """
-    requested = size if isinstance(size, (list, tuple)) else [size]
-    sizes: tuple[object, ...] = tuple(image.shape[2:])
-    plain = all(n.node.expr.is_symbol for n in sizes if isinstance(n, torch.SymInt))
-    return image.device.type == "cpu" and plain and not any(isinstance(n, Node) for n in requested)
+    image, count = input, input.dim() - 2
+    scales = _per_dimension(scale_factor, count) or [None] * count
+    sizes = _per_dimension(size, count) or [
+        _scaled(n, f) for n, f in zip(image.shape[2:], scales, strict=True)
+    ]
+    if size is not None or recompute_scale_factor:
+        scales = [None] * count
+    options = mode, antialias, bool(align_corners), scales
+    if not all(type(n) is int for n in (*image.shape, *sizes)):
+        result: Tensor = torch.ops.tofuse.resize(image, sizes, *options)
+        return result
+    with without_python_dispatcher():
+        return _resize_call(image, sizes, *options)
+
+
+def _scaled(size: int, factor: float) -> int:
+    """Return the size of a resized dimension: `size * factor`, rounded down."""
+    return size * int(factor) if factor == int(factor) else torch.sym_int(size * factor)
 
 
 def _is_whole_repetition(arguments: Mapping[str, Argument], image: Tensor, result: Tensor) -> bool:
@@ -94,10 +171,14 @@ def _is_whole_repetition(arguments: Mapping[str, Argument], image: Tensor, resul
     return divisible and exact and arguments.get("mode", "nearest") in NEAREST
 
 
-def _per_dimension(value: object, count: int) -> object:
+def _operator(arguments: Mapping[str, Argument], image: Tensor) -> tuple[object, int, bool]:
+    """Return the mode of a call, the number of image dimensions, and whether it antialiases."""
+    return arguments.get("mode", "nearest"), image.dim() - 2, bool(arguments.get("antialias"))
+
+
+def _per_dimension(value: Any, count: int) -> Any:
     """Return the value as a list with an entry for each image dimension; None stays None."""
     return value if value is None or isinstance(value, (list, tuple)) else [value] * count
 
 
 NAMES = ("input", "size", "scale_factor", "mode", "align_corners", "recompute_scale_factor")
-NEAREST = ("nearest", "nearest-exact")

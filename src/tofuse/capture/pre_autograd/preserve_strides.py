@@ -16,6 +16,7 @@ from tofuse.ir.dims import contiguous_strides
 from tofuse.torch_internals.dispatch import DisableAutocast
 from tofuse.torch_internals.fake_tensors import FakeTensor
 from tofuse.torch_internals.operators import OpOverloadPacket
+from tofuse.torch_internals.symbolic_shapes import tracing_operators
 
 
 def preserve_strides(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
@@ -101,7 +102,7 @@ def _example_result(
     """Return the example result of another function with a node's arguments; None if it fails."""
     args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta.get("example_value"))
     try:
-        with tensor.fake_mode, torch.no_grad(), DisableAutocast():
+        with tracing_operators(tensor.fake_mode), DisableAutocast():
             result = function(*args, **kwargs)
     except (RuntimeError, TypeError):
         return None

@@ -31,6 +31,7 @@ from tofuse.capture.pre_autograd.branch_nodes import (
 from tofuse.cost.thresholds import BYTES_PER_CALL, MIN_BRANCHES, TOLERATED_EXCESS
 from tofuse.hints import set_call_count
 from tofuse.torch_internals.fake_tensors import FakeTensor
+from tofuse.torch_internals.symbolic_shapes import tracing_operators, trying_operators
 from tofuse.torch_internals.transforms import (
     CAN_VMAP,
     add_batch_dim,
@@ -149,7 +150,7 @@ class ConcatOfBranches:
 
         result = self.result
         try:
-            with result.fake_mode, torch.no_grad(), without_vmap_fallback():
+            with trying_operators(result.fake_mode), without_vmap_fallback():
                 made = torch.func.vmap(branch)(*(_batch_of(v, self.count) for v in slices))
         except Exception:  # any error: the branches stay
             return False
@@ -169,7 +170,7 @@ class ConcatOfBranches:
                 copied.update_kwarg("inplace", False)
             return copied
 
-        with graph.inserting_before(self.concat), result.fake_mode, torch.no_grad():
+        with graph.inserting_before(self.concat), tracing_operators(result.fake_mode):
             stacked = [stack_slices(s, count, self.add_call) for s in self.slices.values()]
             graph.call_function(load_vmap_decompositions)
             graph.call_function(enter_vmap, (count, "error"))
@@ -258,7 +259,7 @@ def _split_concat(branches: ConcatOfBranches, width: int) -> list[Node]:
     value = concat.meta["example_value"]
     dim = _concat_dim(concat) % value.dim()
     bounds = [k * len(operands) // count for k in range(count + 1)]
-    with concat.graph.inserting_before(concat), value.fake_mode, torch.no_grad():
+    with concat.graph.inserting_before(concat), tracing_operators(value.fake_mode):
         groups = [operands[a:b] for a, b in pairwise(bounds)]
         concats = [branches.add_call(concat.target, group, dim) for group in groups]
     concat.target, concat.args, concat.kwargs = torch.cat, (concats, dim), {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -137,6 +137,10 @@ class _FlatFunction:
         with SubstituteTensors(mapping, real, SUBSTITUTES):
             result = self.function(*tensors[: self.argument_count])
         leaves, self.spec = flatten(result)
+        for leaf in leaves:
+            if isinstance(leaf, (Awaitable, Iterator)):
+                what = type(leaf).__name__
+                raise CaptureError(f"the result has a {what}, whose operations are not run yet")
         leaves = [mapping.get(id(x), x) for x in leaves]
         flat = unique_tensors(leaves)
         place = {id(x): ResultIndex(k) for k, x in enumerate(flat)}

@@ -19,6 +19,7 @@ from tofuse.capture.fx.devices import SUPPORTED_DEVICES
 from tofuse.capture.fx.node_tensors import value_tensors
 from tofuse.torch_internals.fake_tensors import FakeTensor
 from tofuse.torch_internals.operators import OpOverload
+from tofuse.torch_internals.symbolic_shapes import tracing_operators
 
 aten = torch.ops.aten
 Part = Union[Node, float]  # noqa: UP007  (evaluated at run time)
@@ -109,7 +110,7 @@ class PairBuilder(ABC):
         assert callable(target)
         node = self.graph.call_function(target, args, kwargs)
         fake = map_arg((args, kwargs), lambda n: n.meta["val"])
-        with self.fake_mode, torch.no_grad():
+        with tracing_operators(self.fake_mode):
             value = target(*fake[0], **fake[1])
         meta = self.origin.meta.items()
         node.meta = {k: v for k, v in meta if k not in NODE_SPECIFIC_META} | {"val": value}
