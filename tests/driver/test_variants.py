@@ -277,7 +277,8 @@ def test_no_call_waits_for_a_compilation_of_another_thread(specialize):
     compiled = tofuse.compile(lambda x: (x * 2 + 1).sin(), hand_back=False, specialize=specialize)
     for n in (64, 65, 66):  # of constant sizes, then for all sizes
         compiled(torch.ones(n))
-    held, release, found = threading.Event(), threading.Event(), []
+    held, release = threading.Event(), threading.Event()
+    found: list[torch.Tensor] = []
 
     def compile_something_else():
         with compile_lock:  # as Dynamo holds it
