@@ -24,7 +24,7 @@ from tofuse.cli.target import (
 )
 from tofuse.config import Option
 from tofuse.driver.time_calls import timed_call
-from tofuse.report.number_format import show_us
+from tofuse.report.number_format import show_ratio, show_us
 from tofuse.torch_internals.trees import tensor_leaves
 
 SUMMARY = "time a function: eager, tofuse, and other backends of torch.compile"
@@ -157,7 +157,7 @@ def _table(rows: list[BenchRow]) -> Table:
             show_us(row.forward_us),
             show_us(row.backward_us) if row.backward_us else "",
             show_us(row.total_us),
-            f"{eager / row.total_us:.2f}x",
+            show_ratio(eager / row.total_us),
             RESULTS[row.equal],
         )
     return table
