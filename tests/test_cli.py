@@ -1,8 +1,10 @@
 """What each command prints, and its exit code."""
 
 import json
+import re
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 import torch
@@ -19,6 +21,9 @@ def model(x):
 
 def random(x):
     return torch.nn.functional.dropout(x, 0.5)
+
+def scaled(x, *, scale):
+    return (x.sin() * scale).sum()
 
 def unlike(x):
     return x + torch.compiler.is_compiling()
@@ -131,13 +136,31 @@ def test_bench_compares_results_that_do_not_vary(script, capsys, fresh_dynamo, n
     ("words", "message"),
     [
         (["--calls", "0"], "--calls must be at least 1, not 0"),
-        (["--peers", "inducter"], "no backend 'inducter'; did you mean 'inductor'?"),
+        (["--peers", "inducter"], "no backend 'inducter'; did you mean 'inductor'? It has "),
+        (["--peers", "nothing"], "no backend 'nothing'; it has "),
         (["--peers", "eager"], "eager is timed in any case"),
     ],
 )
 def test_bench_refuses_wrong_words(script, capsys, words, message):
     assert main(["bench", script, *words]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["model.py", "--peers", "nothing"]], ids=str)
+def test_bench_lists_all_peers_but_those_for_debugging(capsys, words):
+    with suppress(SystemExit):
+        main(["bench", *words])
+    text = "".join(capsys.readouterr())
+    listed = set(re.findall(r"\w+", text))
+    assert set(torch.compiler.list_backends()) <= listed and not listed & {"aot_ts", "eager_debug"}
+
+
+@pytest.mark.parametrize("words", [["explain"], ["bench", "--calls", "1"]], ids=str)
+def test_commands_pass_keywords(script, capsys, fresh_dynamo, words):
+    words = [words[0], f"{script}:scaled", *words[1:]]
+    assert main([*words, "--args", "torch.ones(8), scale=2.0"]) == 0
+    assert main([*words, "--args", "torch.ones(8), scael=2.0"]) == 2
+    assert "do not fit 'scaled'" in capsys.readouterr().err
 
 
 def test_doctor_finds_this_machine_in_order(capsys, fresh_dynamo):

@@ -49,6 +49,11 @@ class TofuseWarning(UserWarning):
     """The category of all warnings of tofuse."""
 
 
+def message_of(error: Exception) -> str:
+    """Return the whole message of an error; the name of its type if it has none."""
+    return str(error).strip() or type(error).__name__
+
+
 def first_line(error: Exception) -> str:
     """Return the first line of an error's message; the name of its type if it has none."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return message_of(error).splitlines()[0]

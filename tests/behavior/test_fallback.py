@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch._dynamo.exc import BackendCompilerFailed
+from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 
 import tofuse
 from tofuse.backends.llvm import elementwise
@@ -82,3 +82,73 @@ def test_fallback_region_with_a_flipped_input():
     x = torch.randn(6, 8)
     with pytest.warns(UserWarning, match="no LLVM rule for sign"):
         torch.testing.assert_close(tofuse.compile(flipped)(x), flipped(x))
+
+
+REASONS = {
+    "one line": "the shapes differ",
+    "several lines": "a reason\n  Explanation: it differs\n  Hint: make it equal\n\nfrom user code",
+    "long": "\n".join(f"line {k} {'x' * 200}" for k in range(40)),
+    "braces": "{0} %s {name}\n{}",
+}
+
+
+@pytest.mark.filterwarnings("ignore:Error detected in")  # anomaly mode tells of the error, too
+@pytest.mark.parametrize("reason", REASONS)
+@pytest.mark.parametrize("kind", [RuntimeError, NotImplementedError, KeyError])
+def test_strict_keeps_the_whole_reason_of_a_failed_capture(reason, kind, fresh_dynamo):
+    """A program that AOTAutograd cannot trace: the gradient of an operator fails."""
+
+    def fail(ctx, gradient):
+        raise kind(REASONS[reason])
+
+    twice = torch.library.custom_op(
+        "tofuse_fallback::twice", lambda x: x * 2, mutates_args=(), schema="(Tensor x) -> Tensor"
+    )
+    twice.register_fake(torch.empty_like)
+    twice.register_autograd(fail)
+
+    def program(x):
+        return twice(x) + 1
+
+    x = torch.randn(3, requires_grad=True)
+    pattern = r"fallback.py:\d+.*does not compile"
+    with pytest.raises(BackendCompilerFailed, match=pattern) as caught:
+        tofuse.compile(program, strict=True)(x)
+    assert str(kind(REASONS[reason])) in str(caught.value)
+    with pytest.warns(tofuse.TofuseWarning, match="through PyTorch") as warned:
+        torch.testing.assert_close(tofuse.compile(program)(x), x * 2 + 1)
+    (ours,) = (w for w in warned if w.category is tofuse.TofuseWarning)
+    assert len(str(ours.message).splitlines()) == 1
+
+
+def break_graph(x):
+    torch._dynamo.graph_break()
+    return x + 1
+
+
+def write_file(x):
+    with open("/dev/null", "w") as file:
+        file.write("")
+    return x + 1
+
+
+def branch(x):
+    return x + 1 if x.sum() > 0 else x - 1
+
+
+def read_number(x):
+    return x[: x.sum().numpy()]
+
+
+@pytest.mark.parametrize("options", [{}, {"strict": True}], ids=str)
+@pytest.mark.parametrize("program", [break_graph, write_file, branch, read_number])
+def test_reasons_of_graph_breaks_are_those_of_torch(program, options, fresh_dynamo):
+    def message(compiled):
+        with pytest.raises(TorchDynamoException) as caught:
+            compiled(torch.ones(3))
+        return str(caught.value)
+
+    expected = message(torch.compile(program, backend="eager", fullgraph=True))
+    torch._dynamo.reset()
+    assert message(tofuse.compile(program, fullgraph=True, **options)) == expected
+    assert "Explanation" in expected and f"in {program.__name__}" in expected

@@ -24,6 +24,9 @@ class Wide(torch.nn.Module):
     def __init__(self, width):
         super().__init__()
 
+def anything(*args, **kwargs):
+    return args, kwargs
+
 model = Net()
 SIZE = 3
 
@@ -52,6 +55,28 @@ def test_arguments_are_python_with_the_names_of_the_script(script):
     assert isinstance(x, torch.Tensor) and x.shape == (2,)
 
 
+@pytest.mark.parametrize(
+    ("text", "args", "kwargs"),
+    [
+        ("1, 2.0", (1, 2.0), {}),
+        ("(1, 2.0)", (1, 2.0), {}),
+        ("[1, 2.0]", ([1, 2.0],), {}),
+        (" 1 ", (1,), {}),
+        ("()", (), {}),
+        ("1, scale=3.0", (1,), {"scale": 3.0}),
+        ("x=SIZE, scale=3.0,", (), {"x": 3, "scale": 3.0}),
+        ("*[1, 2]", (1, 2), {}),
+        ("1, **dict(scale=SIZE)", (1,), {"scale": 3}),
+        ("SIZE == 3, scale='a=b'", (True,), {"scale": "a=b"}),
+        ("(lambda x=1: x)()", (1,), {}),
+    ],
+)
+def test_arguments_and_keywords(script, text, args, kwargs):
+    target = load_target(f"{script}:anything", text)
+    assert (target.args, target.kwargs) == (args, kwargs)
+    assert target.call(*target.args, **target.kwargs) == (args, kwargs)
+
+
 def test_without_a_name_it_is_the_model(script):
     assert type(load_target(script, None).call).__name__ == "Net"
 
@@ -69,6 +94,12 @@ def test_a_class_of_modules_is_made(script):
         (":SIZE", None, "'SIZE' of .* is a int, not a function"),
         (":Wide", None, "'Wide' of .* needs arguments to be made: width"),
         (":loss", "torch.ones(", "--args .*: SyntaxError"),
+        (":loss", "torch.ones(2), scael=2.0", "do not fit 'loss': .* argument 'scael'"),
+        (":loss", "1, x=2", "do not fit 'loss': multiple values for argument 'x'"),
+        (":loss", "scale=2.0", "do not fit 'loss': missing a required argument: 'x'"),
+        (":loss", "1, 2, 3", "do not fit 'loss': too many positional"),
+        (":Net", "y=2", "do not fit 'Net': missing a required argument: 'x'"),
+        (":loss", "x=", "--args 'x=': SyntaxError"),
         (":loss", "nothing", "--args 'nothing': NameError: name 'nothing' is not defined"),
     ],
 )

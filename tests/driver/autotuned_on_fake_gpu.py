@@ -48,7 +48,7 @@ def test_the_fastest_tiling_is_chosen_and_kept_on_disk(compile_for, tmp_path, ti
     torch.testing.assert_close(run(x), softmax(x), rtol=1e-4, atol=1e-5)
     (why,) = reasons(reports)
     assert "measured: fused (" in why and chosen in why
-    assert "100 us, fused 200, aten 1e+06" in why and "slower candidates" in why
+    assert "100 µs, fused 200 µs, aten 1 s" in why and "slower candidates" in why
     assert chosen in repr(reports[0].kernels[0].nest) and gpu.timed > 5
     assert not any("tune" in note for note in reports[0].notes)
     again = FakeGpu(time)
@@ -65,7 +65,7 @@ def test_pytorch_runs_a_region_that_it_runs_faster(compile_for, tmp_path):
     before = len(gpu.launches)
     torch.testing.assert_close(run(x), softmax(x))
     assert len(gpu.launches) == before and reasons(reports) == []
-    assert any("measured: aten 0.5 us, fused 1" in note for note in reports[0].notes)
+    assert any("measured: aten 0.5 µs, fused 1 µs" in note for note in reports[0].notes)
 
 
 def test_candidates_that_spill_are_not_timed(compile_for, tmp_path):

@@ -193,7 +193,7 @@ def test_a_program_slower_than_pytorch_falls_back(tmp_path, monkeypatch):
     )
     report = tofuse.explain(f, tune="measure", cache_dir=tmp_path)(X, W)
     (note,) = [n for n in report.notes if "whole program" in n]
-    assert "the compiled program is slower; measured: aten 1 us, fused 20" in note
+    assert "the compiled program is slower; measured: aten 1 µs, fused 20 µs" in note
 
 
 def test_autotuning_a_program_has_no_side_effects(tmp_path, monkeypatch):

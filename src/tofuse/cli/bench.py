@@ -24,7 +24,7 @@ from tofuse.cli.target import (
 )
 from tofuse.config import Option
 from tofuse.driver.time_calls import timed_call
-from tofuse.report.number_format import show_us
+from tofuse.report.number_format import show_ratio, show_us
 from tofuse.torch_internals.trees import tensor_leaves
 
 SUMMARY = "time a function: eager, tofuse, and other backends of torch.compile"
@@ -63,7 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--peers",
         default="",
         metavar="BACKENDS",
-        help="other backends of torch.compile, as in inductor,aot_eager",
+        help="other backends of torch.compile, separated by commas: "
+        f"{', '.join(_peers())}; also those for debugging, such as aot_eager",
     )
     parser.add_argument(
         "--calls", type=int, default=21, metavar="N", help="calls of each (default: 21)"
@@ -81,8 +82,11 @@ def run(options: argparse.Namespace) -> int:
             raise UsageError(f"--peers {name}: {name} is timed in any case")
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
-            raise UsageError(f"torch.compile has no backend {name!r}; {hint}")
+            hint = f"did you mean {near[0]!r}? It has" if near else "it has"
+            raise UsageError(
+                f"torch.compile has no backend {name!r}; {hint} {', '.join(_peers())}, and others "
+                "for debugging"
+            )
     target = load_target(options.target, options.args)
     rows = measure(target, peers, options.calls, parse_options(options.option))
     if options.json:
@@ -90,6 +94,11 @@ def run(options: argparse.Namespace) -> int:
     else:
         Console().print(_table(rows))
     return 1 if any(row.equal is False for row in rows) else 0
+
+
+def _peers() -> list[str]:
+    """Return the backends that torch.compile lists, without those for debugging."""
+    return [name for name in torch.compiler.list_backends() if name not in (EAGER, OURS)]
 
 
 def measure(
@@ -104,36 +113,34 @@ def measure(
 
     def rounds() -> Iterator[None]:
         for name, call in contenders.items():
-            first[name] = sum(timed_call(call, target.args, {})) / 1e3
+            first[name] = sum(timed_call(call, target.args, target.kwargs)) / 1e3
             yield
         for _ in range(calls):
             for name, call in contenders.items():
-                times[name].append(timed_call(call, target.args, {}))
+                times[name].append(timed_call(call, target.args, target.kwargs))
                 yield
 
     total = len(contenders) * (1 + calls)
     for _ in progress(rounds(), f"time {target.name}", total):
         pass
-    expected = _results(target.call, target.args, seed=0)
-    varies = not _close(_results(target.call, target.args, seed=1), expected)
+    expected = _results(target.call, target, seed=0)
+    varies = not _close(_results(target.call, target, seed=1), expected)
     return [
         BenchRow(
             name,
             first[name],
             statistics.median(forward for forward, _ in times[name]),
             statistics.median(backward for _, backward in times[name]),
-            None if varies else _close(_results(call, target.args, seed=0), expected),
+            None if varies else _close(_results(call, target, seed=0), expected),
         )
         for name, call in contenders.items()
     ]
 
 
-def _results(
-    call: Callable[..., object], args: tuple[object, ...], seed: int
-) -> list[torch.Tensor]:
+def _results(call: Callable[..., object], target: Target, seed: int) -> list[torch.Tensor]:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return [t.detach() for t in tensor_leaves(call(*args))]
+        return [t.detach() for t in tensor_leaves(call(*target.args, **target.kwargs))]
 
 
 def _close(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
@@ -157,7 +164,7 @@ def _table(rows: list[BenchRow]) -> Table:
             show_us(row.forward_us),
             show_us(row.backward_us) if row.backward_us else "",
             show_us(row.total_us),
-            f"{eager / row.total_us:.2f}x",
+            show_ratio(eager / row.total_us),
             RESULTS[row.equal],
         )
     return table

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import tofuse
 from tofuse.cli.progress import progress
-from tofuse.cli.target import add_target_arguments, load_target, parse_options
+from tofuse.cli.target import Target, add_target_arguments, load_target, parse_options
 from tofuse.report.report_text import ReportText
 
 SUMMARY = "compile a function and print what was fused, what was not, and why"
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     explained = tofuse.explain(
         target.call, measure=options.measure, **parse_options(options.option)
     )
-    steps = progress(_calls(explained, target.args), f"compile {target.name}", 1)
+    steps = progress(_calls(explained, target), f"compile {target.name}", 1)
     (report,) = list(steps)
     report.name = target.name
     print(json.dumps(report.as_dict(), indent=2) if options.json else report)
@@ -45,5 +45,5 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _calls(explained: Callable[..., ReportText], args: tuple[object, ...]) -> Iterator[ReportText]:
-    yield explained(*args)
+def _calls(explained: Callable[..., ReportText], target: Target) -> Iterator[ReportText]:
+    yield explained(*target.args, **target.kwargs)

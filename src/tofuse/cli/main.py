@@ -13,6 +13,7 @@ from typing import NoReturn
 import tofuse
 from tofuse.cli import bench, cache, doctor, explain, inspect, run
 from tofuse.cli.target import UsageError
+from tofuse.cli.user_error import print_error
 
 COMMANDS = {
     "explain": explain,
@@ -27,8 +28,8 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return its exit code.
 
-    0: it succeeded; 1: it failed, or found a problem; 2: the arguments are wrong. An exception of
-    the user's script is raised.
+    0: it succeeded; 1: it failed, or found a problem; 2: the arguments are wrong. An error of the
+    user's code is printed, with the user's frames.
     """
     options = _parser().parse_args(argv)
     try:
@@ -37,11 +38,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"tofuse {options.command}: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:
-        if options.command == "run":
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # its reader has enough
-        return 0
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and options.command != "run":
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # its reader has enough
+            return 0
+        print_error(error)
+        return 1
     return code
 
 

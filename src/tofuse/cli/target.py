@@ -7,7 +7,7 @@ import difflib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -21,9 +21,9 @@ DEFAULT_NAME = "model"
 INPUTS_NAME = "inputs"
 TARGET_HELP = f"""a script and the name in it of a function, module, or class of modules that needs
  no arguments, as in train.py:loss; without a name: {DEFAULT_NAME}"""
-ARGS_HELP = f"""the arguments of the call, as Python: --args "torch.randn(8, 64), 0.5"; the names of
- the script may be used; default: the tuple {INPUTS_NAME} of the script, or what its function
- {INPUTS_NAME}() returns"""
+ARGS_HELP = f"""the arguments of the call, as Python: --args "torch.randn(8, 64), scale=0.5"; the
+ names of the script may be used; default: the tuple {INPUTS_NAME} of the script, or what its
+ function {INPUTS_NAME}() returns"""
 
 
 class UsageError(Exception):
@@ -37,6 +37,7 @@ class Target:
     name: str
     call: Callable[..., object]
     args: tuple[object, ...]
+    kwargs: Mapping[str, object]
 
 
 def add_target_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +74,11 @@ def load_target(text: str, args: str | None) -> Target:
         raise UsageError(f"{name!r} of {path} is a {type(value).__name__}, not a function")
     if args is None and INPUTS_NAME not in vars(module) and _needed_parameters(value):
         raise UsageError(f"{path} has no {INPUTS_NAME!r} for {name!r}: give --args")
-    return Target(name, value, _arguments(module, args))
+    positional, keywords = _arguments(module, args)
+    if reason := _mismatch(value, positional, keywords):
+        source = f"{INPUTS_NAME!r} of {path} does" if args is None else "--args do"
+        raise UsageError(f"{source} not fit {name!r}: {reason}")
+    return Target(name, value, positional, keywords)
 
 
 def parse_options(pairs: list[str]) -> dict[str, Option]:
@@ -111,17 +116,34 @@ def _load_script(path: Path) -> ModuleType:
 
 def _needed_parameters(target: Callable[..., object]) -> list[str]:
     """Return the parameters without a default; of a module, those of its forward."""
-    function = target.forward if isinstance(target, torch.nn.Module) else target
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except ValueError:  # a function of C
-        return []
+    signature = _signature(target)
     return [
         p.name
-        for p in parameters
+        for p in (() if signature is None else signature.parameters.values())
         if p.default is inspect.Parameter.empty and p.kind not in variadic
     ]
+
+
+def _mismatch(
+    target: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> str:
+    """Return why a callable does not take these arguments; empty if it does."""
+    signature = _signature(target)
+    try:
+        if signature is not None:
+            signature.bind(*args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def _signature(target: Callable[..., object]) -> inspect.Signature | None:
+    """Return the parameters, of a module those of its forward; None for a function of C."""
+    try:
+        return inspect.signature(target.forward if isinstance(target, torch.nn.Module) else target)
+    except ValueError:
+        return None
 
 
 def _callables(module: ModuleType) -> list[str]:
@@ -136,16 +158,26 @@ def _near(name: str, known: list[str]) -> str:
     return f"; name one of {', '.join(known)}" if known else ""
 
 
-def _arguments(module: ModuleType, text: str | None) -> tuple[object, ...]:
-    if text is not None:
-        try:
-            found = eval(text, {"torch": torch, **vars(module)})
-        except Exception as error:
-            raise UsageError(f"--args {text!r}: {type(error).__name__}: {error}") from error
-    else:
+def _arguments(
+    module: ModuleType, text: str | None
+) -> tuple[tuple[object, ...], Mapping[str, object]]:
+    """Return the arguments that `--args` gives, or the script."""
+    if text is None:
         found = getattr(module, INPUTS_NAME, ())
-        found = found() if callable(found) else found
-    return found if isinstance(found, tuple) else (found,)
+        return _as_tuple(found() if callable(found) else found), {}
+    scope = {"torch": torch, **vars(module)}
+    try:
+        try:
+            code = compile(text.strip(), "--args", "eval")
+        except SyntaxError:  # keywords, or a `*`
+            return eval(f"(lambda *args, **kwargs: (args, kwargs))({text})", scope)
+        return _as_tuple(eval(code, scope)), {}
+    except Exception as error:
+        raise UsageError(f"--args {text!r}: {type(error).__name__}: {error}") from error
+
+
+def _as_tuple(value: object) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _number_or_text(text: str) -> Option:

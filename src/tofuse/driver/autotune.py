@@ -29,6 +29,7 @@ from tofuse.ir.graph import Op, device_of, show_graph
 from tofuse.ir.nest import Nest
 from tofuse.ir.region import Partition, Region
 from tofuse.plan.signature import CallSignature
+from tofuse.report.number_format import show_us
 from tofuse.report.repro import region_graph
 from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.sample_inputs import sample_tensors
@@ -68,10 +69,10 @@ class Choice:
         if not self.times:
             return "not measured"
         (fastest, us), *slower = sorted(self.times, key=lambda t: t[1])
-        named = "".join(f", {name} {us:.4g}" for name, us in slower if name in (FUSED, ATEN))
+        named = "".join(f", {name} {show_us(us)}" for name, us in slower if name in (FUSED, ATEN))
         unnamed = sum(name not in (FUSED, ATEN) for name, _ in slower)
         rest = f", {unnamed} slower candidates" if unnamed else ""
-        return f"measured: {fastest} {us:.4g} us{named}{rest}"
+        return f"measured: {fastest} {show_us(us)}{named}{rest}"
 
 
 class Linked(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,7 +32,7 @@ from tofuse.driver.pipeline import run_traced_passes
 from tofuse.driver.torch_release import check_torch
 from tofuse.driver.warm_start import WarmStart, warm_start
 from tofuse.driver.wrap_module import Recompilation, share_state, wrap_distributed
-from tofuse.errors import OptionError, UnsupportedError
+from tofuse.errors import OptionError, TofuseWarning, UnsupportedError
 from tofuse.report.model import Report
 from tofuse.runtime.autograd_program import make_program
 from tofuse.torch_internals.dynamo import (
@@ -109,7 +110,22 @@ def _capture(
         context.record.set_function(function)
         return _jit(function, context, guards)
 
-    return recompile_for_hooks(compile_with, observe)
+    fails = context.config.fullgraph or context.config.strict or context.capture_only
+    return recompile_for_hooks(compile_with, observe, None if fails else _untraced(call, context))
+
+
+def _untraced(call: Callable[..., R], context: CompileContext) -> Callable[..., R]:
+    """Return a function that runs `call` in eager because Dynamo cannot trace it for a reason."""
+
+    def run(reason: str, *args: object, **kwargs: object) -> R:
+        result = call(*args, **kwargs)
+        context.hand_back.calls.in_eager += 1
+        message = f"Dynamo cannot trace it: {reason}"
+        warnings.warn(f"tofuse runs a call in eager: {message}", TofuseWarning, stacklevel=6)
+        context.report_fallback(message)
+        return result
+
+    return run
 
 
 def recompile(module: torch.nn.Module, config: Config) -> torch.nn.Module:

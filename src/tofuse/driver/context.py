@@ -7,10 +7,10 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import torch
 from torch.fx import GraphModule
 
 from tofuse.backends.llvm.load import CODE, CodeLibrary, host_target
+from tofuse.capture.dynamo.capture_errors import OUT_OF_MEMORY
 from tofuse.capture.fx.location import source_location
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 from tofuse.config import Config
@@ -18,7 +18,14 @@ from tofuse.cost.machine_source import check_machine
 from tofuse.driver.capture_record import CaptureRecord
 from tofuse.driver.hand_back import HandBack
 from tofuse.driver.program_record import ProgramRecord
-from tofuse.errors import CompileError, OptionError, TofuseError, TofuseWarning, first_line
+from tofuse.errors import (
+    CompileError,
+    OptionError,
+    TofuseError,
+    TofuseWarning,
+    first_line,
+    message_of,
+)
 from tofuse.executors import executors_of
 from tofuse.ir.executor import Request
 from tofuse.ir.schedule import Target
@@ -126,12 +133,13 @@ class CompileContext:
 
     def fall_back(self, error: Exception, gm: GraphModule) -> None:
         """Warn and report that PyTorch runs a whole program, or raise a fatal error."""
-        reason = first_line(error)
+        strict = self.config.strict
+        reason = message_of(error) if strict else first_line(error)
         if not isinstance(error, TofuseError) and str(error).strip():
             reason = f"{type(error).__name__}: {reason}"
         lines = (loc for n in gm.graph.nodes if (loc := source_location(n)) is not None)
         where = next((f" (from {loc!r})" for loc in lines), "")
-        if self.config.strict and not isinstance(error, (CompileError, *OUT_OF_MEMORY)):
+        if strict and not isinstance(error, (CompileError, *OUT_OF_MEMORY)):
             raise CompileError(f"a program{where} does not compile: {reason}") from error
         self.raise_if_fatal(error)
         message = f"tofuse runs a whole program{where} through PyTorch: {reason}"
@@ -207,6 +215,3 @@ def _claims(config: Config) -> ClaimPredicate:
         return is_missing or executors.claims(request)
 
     return claims if missing or executors.may_claim else claim_nothing
-
-
-OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)

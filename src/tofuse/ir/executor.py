@@ -129,7 +129,7 @@ class Executors:
                 continue
             reason = e.rejection(request)
             if reason is None and (us := e.cost_us(request)) is not None and us > library_us:
-                reason = f"{e.name} predicts {us:.4g} us, PyTorch is predicted at {library_us:.4g}"
+                reason = f"{e.name} predicts {us:.1f} us, PyTorch is predicted at {library_us:.1f}"
             if reason is None:
                 return e, "; ".join([*reasons, f"{e.name} accepts {request.target}"])
             reasons.append(reason)

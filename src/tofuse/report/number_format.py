@@ -1,8 +1,9 @@
-"""Format bytes, times and counts for readers."""
+"""Format bytes, times, ratios and counts for readers, without exponents."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 
 BYTE_UNITS = ("B", "KB", "MB", "GB", "TB")
 TIME_UNITS = ("µs", "ms", "s")
@@ -17,6 +18,11 @@ def show_us(us: float) -> str:
     return _scaled(us, TIME_UNITS)
 
 
+def show_ratio(ratio: float) -> str:
+    """Format a ratio, such as `2.5x` or `2000x`."""
+    return f"{_three_digits(ratio)}x"
+
+
 def plural(n: int, word: str) -> str:
     """Return a count with its noun: `1 pair`, `2 pairs`, `2 launches`."""
     if n == 1:
@@ -26,8 +32,11 @@ def plural(n: int, word: str) -> str:
 
 def _scaled(x: float, units: Sequence[str]) -> str:
     k = 0
-    while x >= 1000 and k < len(units) - 1:
+    while round(x) >= 1000 and k < len(units) - 1:
         x, k = x / 1000, k + 1
-    if x == int(x):
-        return f"{int(x)} {units[k]}"
-    return f"{x:.0f} {units[k]}" if x >= 100 else f"{x:.3g} {units[k]}"
+    return f"{_three_digits(x)} {units[k]}"
+
+
+def _three_digits(x: float) -> str:
+    """Return a number rounded to three significant digits, without an exponent."""
+    return f"{Decimal(f'{x:.3g}'):f}"

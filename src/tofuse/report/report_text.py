@@ -21,7 +21,7 @@ from tofuse.report.comparison import Comparison, comparisons
 from tofuse.report.html import page_text
 from tofuse.report.json_record import Record, report_record
 from tofuse.report.model import GraphReport, RegionReport, Report
-from tofuse.report.number_format import plural, show_bytes, show_us
+from tofuse.report.number_format import plural, show_bytes, show_ratio, show_us
 from tofuse.report.plain_text import PrintsAsText
 from tofuse.report.program_view import ProgramView, source_line
 
@@ -106,7 +106,7 @@ def _comparison_table(rows: tuple[Comparison, ...]) -> RenderableType:
     for row in rows:
         show = {"bytes": show_bytes, "us": show_us, "count": lambda n: str(int(n))}[row.unit]
         ratio = row.before / row.after if row.after else 0.0
-        change, colour = f"{ratio:.3g}x less", "green"
+        change, colour = f"{show_ratio(ratio)} less", "green"
         if ratio <= 1.005:
             change, colour = ("the same", "dim") if ratio >= 0.995 else (_increase(ratio), "yellow")
         table.add_row(row.name.lower(), show(row.before), show(row.after), Text(change, colour))
@@ -114,7 +114,7 @@ def _comparison_table(rows: tuple[Comparison, ...]) -> RenderableType:
 
 
 def _increase(ratio: float) -> str:
-    return f"{1 / ratio:.3g}x more" if ratio else ""
+    return f"{show_ratio(1 / ratio)} more" if ratio else ""
 
 
 def _graph(program: ProgramView) -> Iterator[RenderableType]:

@@ -72,7 +72,7 @@ InternalTorchDynamoError: type[Exception] = private(
 TorchRuntimeError: type[Exception] = private(
     "torch._dynamo.exc",
     "TorchRuntimeError",
-    "programs with DTensors raise for arguments of new strides",
+    "programs with DTensors raise for arguments of new strides, wrong programs torch's error",
     stand_in("TorchRuntimeError"),
 )
 # raised by a backend: Python runs the frame, and frames that it calls may be compiled
@@ -82,6 +82,7 @@ SkipFrame: type[Exception] = private(
     "a call of a coroutine function raises an error",
     stand_in("SkipFrame"),
 )
+TRACE_ERRORS = (InternalTorchDynamoError, TorchRuntimeError, IndexError, AssertionError)
 counters: Mapping[str, Mapping[str, int]] = private(
     "torch._dynamo.utils", "counters", BREAKS, {"unimplemented": {}}
 )
@@ -101,6 +102,7 @@ preserve_rng_state: Callable[[], AbstractContextManager[object]] = private(
 _patch: Callable[..., AbstractContextManager[object]] = private(
     "torch._dynamo", "config.patch", "a call takes 2 us more", always(nullcontext())
 )
+_config: object = private("torch._dynamo", "config", "errors never show Dynamo's frames", None)
 _HAS_MARKS = private(
     "torch._dynamo", "config.record_runtime_overhead", "", False, lambda on: isinstance(on, bool)
 )
@@ -167,6 +169,20 @@ def without_profiler_marks() -> AbstractContextManager[object]:
     this thread alone (in torch 2.11 for all threads, until the context is left).
     """
     return _patch(record_runtime_overhead=False) if _HAS_MARKS else nullcontext()
+
+
+def is_trace_error(error: Exception) -> bool:
+    """Return whether Dynamo raised an error while it traced a function, before the function ran.
+
+    It wraps most errors, but not those of `TRACE_ERRORS` that have names of Python; it marks them.
+    """
+    wrapped = isinstance(error, (InternalTorchDynamoError, TorchRuntimeError))
+    return wrapped or getattr(error, "innermost_user_frame_summary", None) is not None
+
+
+def shows_internal_frames() -> bool:
+    """Return whether errors show Dynamo's frames, as with TORCHDYNAMO_VERBOSE=1."""
+    return bool(getattr(_config, "verbose", False))
 
 
 def static_sizes() -> AbstractContextManager[object]:

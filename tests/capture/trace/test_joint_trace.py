@@ -52,7 +52,7 @@ def test_a_failure_inside_aotautograd_is_a_capture_error():
         return x[0].view_as(x[0]), x.t(), z.sum()
 
     a, x = torch.randn(5, 3), torch.randn(8, requires_grad=True)
-    with pytest.raises(CaptureError, match="AOTAutograd rejects: list index out of range"):
+    with pytest.raises(CaptureError, match=r"AOTAutograd rejects; .*: list index out of range"):
         tofuse.compile(program, capture="trace")(x, a, a.view(-1))
 
 

@@ -47,12 +47,19 @@ def graph_breaks() -> list[GraphBreak]:
     """Return the graph breaks of this process."""
     return [
         GraphBreak(
-            _first_explanation(r.reason),
+            first_explanation(r.reason),
             next(iter(_user_frames(r.user_stack)), None),
             tuple(h for h in HINT.findall(r.reason) if not h.startswith(REPORT)),
         )
         for r in graph_break_reasons
     ]
+
+
+def first_explanation(reason: str) -> str:
+    """Return the first line and the first explanation of a reason, without Dynamo's hints."""
+    kind = reason.strip().partition("\n")[0]
+    explanation = EXPLANATION.search(reason)
+    return f"{kind}: {explanation[1]}" if explanation and explanation[1] not in kind else kind
 
 
 def num_graph_breaks() -> int:
@@ -79,7 +86,7 @@ def record_graph_breaks() -> Iterator[list[str]]:
 def _describe_break(reason: str, stack: Sequence[FrameSummary]) -> str:
     frames = _user_frames(stack)
     place = f" at {PurePath(frames[0].filename).name}:{frames[0].lineno}" if frames else ""
-    return f"graph break{place}: {_first_explanation(reason)}"
+    return f"graph break{place}: {first_explanation(reason)}"
 
 
 def _user_frames(stack: Sequence[FrameSummary]) -> list[FrameSummary]:
@@ -91,12 +98,5 @@ def _describe_skip(reason: str) -> str:
     """Describe a function of which Dynamo compiles nothing, such as for a break in a loop."""
     skipped = SKIPPED.findall(reason)
     function, name, line = skipped[-1]
-    why = _first_explanation(reason.split("***")[-1])
+    why = first_explanation(reason.split("***")[-1])
     return f"not compiled: {function}, {PurePath(name).name}:{line}: {why}"
-
-
-def _first_explanation(reason: str) -> str:
-    """Return the first line and the first explanation of a reason, without Dynamo's hints."""
-    kind = reason.strip().partition("\n")[0]
-    explanation = EXPLANATION.search(reason)
-    return f"{kind}: {explanation[1]}" if explanation and explanation[1] not in kind else kind

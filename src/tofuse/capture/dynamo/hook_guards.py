@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
 from torch.compiler import is_dynamo_compiling
 from torch.utils.hooks import RemovableHandle
 
-from tofuse.capture.fx.location import is_library_file
+from tofuse.capture.dynamo.capture_errors import other_ways, run_first, shortened
 from tofuse.errors import CaptureError
 from tofuse.torch_internals.dynamo import (
+    TRACE_ERRORS,
     GuardFilterEntry,
-    InternalTorchDynamoError,
-    TorchRuntimeError,
     static_sizes,
     update_compiled_wrapper,
     without_profiler_marks,
@@ -27,9 +25,20 @@ GuardFilter = Callable[[Sequence[GuardFilterEntry]], Sequence[bool]]
 NO_HOOKS_GUARD = "EMPTY_NN_MODULE_HOOKS_DICT"  # Dynamo's guard that a module has no hooks of a kind
 
 
+def _refuse_arrays(guards: Sequence[GuardFilterEntry]) -> None:
+    """Raise CaptureError for guards on NumPy arrays, so that there is no filter of guards.
+
+    With one, Dynamo makes all guards twice. That fails for the tensor of an array, which is a new
+    one each time, and Dynamo would log an error with a traceback.
+    """
+    if any(map(is_on_array, guards)):
+        raise CaptureError("a guard on a NumPy array cannot be made twice")
+
+
 def recompile_for_hooks(
     compile_with: Callable[[GuardFilter | None], Callable[P, R]],
     observe: Callable[[Sequence[GuardFilterEntry]], None],
+    eager: Callable[..., R] | None = None,
 ) -> Callable[P, R]:
     """Return the function of `compile_with(guard_filter)`, compiled again for new module hooks.
 
@@ -39,12 +48,7 @@ def recompile_for_hooks(
     tables a module at every call. Instead, each call compares torch's counter of registered hooks.
     If it has grown, and a table that was empty has got a hook, the function is compiled again.
 
-    With a filter, Dynamo makes all guards twice, which fails for guards on a new object, such as
-    the tensor `x.T`. Such a function is compiled without a filter. For NumPy arrays the filter
-    raises an error, because Dynamo would log its own, with a traceback.
-
-    DTensor raises TypeError for symbolic strides, which it cannot hash. A call that Dynamo cannot
-    trace for a TypeError is traced again without symbolic sizes.
+    What Dynamo cannot trace is traced in another way, or runs in eager: see `other_ways`.
     """
     empty_tables: dict[int, object] = {}  # by id
     checked_hook_id = -1
@@ -52,14 +56,24 @@ def recompile_for_hooks(
     def guard_filter(guards: Sequence[GuardFilterEntry]) -> list[bool]:
         nonlocal checked_hook_id
         checked_hook_id = -1
-        if any(map(is_on_array, guards)):
-            raise CaptureError("a guard on a NumPy array cannot be made twice")
+        _refuse_arrays(guards)
         observe(guards)
         empty = [g.value for g in guards if g.guard_type == NO_HOOKS_GUARD]
         empty_tables.update((id(table), table) for table in empty)
         return [g.guard_type != NO_HOOKS_GUARD for g in guards]
 
     compiled = compile_with(guard_filter)
+
+    def static(*args: P.args, **kwargs: P.kwargs) -> R:
+        with static_sizes():
+            return compiled(*args, **kwargs)
+
+    def unfiltered(*args: P.args, **kwargs: P.kwargs) -> R:
+        nonlocal compiled
+        without_filter = compile_with(None)
+        result = without_filter(*args, **kwargs)
+        compiled = without_filter
+        return result
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         nonlocal checked_hook_id, compiled
@@ -74,31 +88,10 @@ def recompile_for_hooks(
                 return compiled(*args, **kwargs)
             with without_profiler_marks():
                 return compiled(*args, **kwargs)
-        except (InternalTorchDynamoError, TorchRuntimeError) as error:
-            if _has_run_user_code(error):
-                raise
-            symbolic_strides = isinstance(error, TorchRuntimeError)
-            if symbolic_strides and not isinstance(_first_error(error), TypeError):
-                raise
-        if symbolic_strides:
-            with static_sizes():
-                return compiled(*args, **kwargs)
-        unfiltered = compile_with(None)
-        result = unfiltered(*args, **kwargs)
-        compiled = unfiltered
-        return result
+        except TRACE_ERRORS as error:
+            ways = other_ways(error, static, unfiltered, eager)
+            if not ways:
+                raise shortened(error)  # noqa: B904  # the same error
+        return run_first(ways, args, kwargs)
 
     return update_compiled_wrapper(call, compiled)
-
-
-def _has_run_user_code(error: Exception) -> bool:
-    """Return whether a frame outside torch and this package led to an error."""
-    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    return not all(is_library_file(frame.f_code.co_filename) for frame in frames)
-
-
-def _first_error(error: BaseException) -> BaseException:
-    """Return the error in whose handling this one was raised, and so on; or the error itself."""
-    while error.__context__ is not None:
-        error = error.__context__
-    return error

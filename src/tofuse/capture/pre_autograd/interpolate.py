@@ -9,17 +9,20 @@ are sums. Only repetition by whole factors needs no such indices.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Union
+from typing import TypeVar, Union
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 from torch.fx import GraphModule, Node
 from torch.fx.node import Argument
 
 from tofuse.torch_internals.dispatch import without_python_dispatcher
 from tofuse.torch_internals.layouts import suggest_memory_format
 
+N = TypeVar("N", int, float)
+PerDimension = Union[N, Sequence[N], None]  # noqa: UP007  (evaluated at run time)
 Scales = Sequence[Union[float, None]]  # noqa: UP007  (evaluated at run time)
 
 aten = torch.ops.aten
@@ -77,11 +80,18 @@ def _empty_like(image: Tensor, size: Sequence[int], *options: object) -> Tensor:
     return image.new_empty(shape).contiguous(memory_format=suggest_memory_format(image))
 
 
-def _remember(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
+class _Context(FunctionCtx):
+    size: Sequence[int]
+    options: Sequence[object]
+
+
+def _remember(
+    ctx: _Context, inputs: tuple[Tensor, Sequence[int], str, bool, bool, Scales], output: Tensor
+) -> None:
     ctx.size, ctx.options = inputs[0].shape, inputs[2:]
 
 
-def _gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+def _gradient(ctx: _Context, gradient: Tensor) -> tuple[Tensor | None, ...]:
     result = torch.ops.tofuse.resize_backward(gradient, ctx.size, *ctx.options)
     return result, None, None, None, None, None
 
@@ -127,8 +137,8 @@ def interpolate(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
 
 def _resize(
     input: Tensor,
-    size: object = None,
-    scale_factor: object = None,
+    size: PerDimension[int] = None,
+    scale_factor: PerDimension[float] = None,
     mode: str = "nearest",
     align_corners: bool | None = None,
     recompute_scale_factor: bool | None = None,
@@ -140,12 +150,11 @@ def _resize(
     trace most gradients of symbolic sizes: an operator of ours calls them.
     """
     image, count = input, input.dim() - 2
-    scales = _per_dimension(scale_factor, count) or [None] * count
+    factors = _per_dimension(scale_factor, count) or []
     sizes = _per_dimension(size, count) or [
-        _scaled(n, f) for n, f in zip(image.shape[2:], scales, strict=True)
+        _scaled(n, f) for n, f in zip(image.shape[2:], factors, strict=True)
     ]
-    if size is not None or recompute_scale_factor:
-        scales = [None] * count
+    scales: Scales = [None] * count if size is not None or recompute_scale_factor else factors
     options = mode, antialias, bool(align_corners), scales
     if not all(type(n) is int for n in (*image.shape, *sizes)):
         result: Tensor = torch.ops.tofuse.resize(image, sizes, *options)
@@ -176,9 +185,11 @@ def _operator(arguments: Mapping[str, Argument], image: Tensor) -> tuple[object,
     return arguments.get("mode", "nearest"), image.dim() - 2, bool(arguments.get("antialias"))
 
 
-def _per_dimension(value: Any, count: int) -> Any:
+def _per_dimension(value: PerDimension[N], count: int) -> Sequence[N] | None:
     """Return the value as a list with an entry for each image dimension; None stays None."""
-    return value if value is None or isinstance(value, (list, tuple)) else [value] * count
+    if value is None or isinstance(value, Sequence):
+        return value
+    return [value] * count
 
 
 NAMES = ("input", "size", "scale_factor", "mode", "align_corners", "recompute_scale_factor")

@@ -21,7 +21,7 @@ from tofuse.capture.fx.location import is_library_file
 from tofuse.capture.fx.overlap import overwrites_itself, overwrites_operand, reaches_beside
 from tofuse.capture.pre_autograd.preserve_strides import call_preserving_strides
 from tofuse.capture.trace.pytree import flatten, is_size
-from tofuse.errors import CaptureError, first_line
+from tofuse.errors import CaptureError, message_of
 from tofuse.torch_internals.dispatch import has_saved_tensor_hooks
 from tofuse.torch_internals.fake_tensors import FakeTensor, FakeTensorMode
 from tofuse.torch_internals.memory import tensor_version, viewed_tensor
@@ -250,17 +250,19 @@ def find_free_tensors(function: Function, tensors: Sequence[torch.Tensor]) -> li
         with data_dependence_errors(), hooks, recorder, mode:
             result = function(*fake)
         recorder.check(result)
+        return [real for real, _ in recorder.free.values()]
     except CaptureError:
         raise
+    except _NotPure as error:
+        raise CaptureError(_UNTRACEABLE.format(f" that {error}{_error_line(error)}")) from error
     except Exception as error:
-        why = f" that {error}{_error_line(error)}"
-        if not isinstance(error, _NotPure):
-            function(*tensors)  # raises the program's own error, in eager's words
-            why = f"{_error_line(error)}: {first_line(error)}"
-        raise CaptureError(
-            f"capture='trace' cannot trace a program{why}; compile it without capture='trace'"
-        ) from error
-    return [real for real, _ in recorder.free.values()]
+        failure = error
+    try:  # not inside the handler: the program's own error has no other one beside it
+        function(*tensors)
+        message = f"{_UNTRACEABLE.format(_error_line(failure))}: {message_of(failure)}"
+        raise CaptureError(message) from failure
+    finally:
+        del failure  # it holds this frame
 
 
 @contextmanager
@@ -293,3 +295,4 @@ def _user_line(frame: FrameType | None) -> str | None:
 
 GRAD = getattr_static(torch.Tensor, "grad")
 GRAD_ACCESS = (GRAD.__get__, GRAD.__set__, GRAD.__delete__)
+_UNTRACEABLE = "capture='trace' cannot trace a program{}; compile it without capture='trace'"

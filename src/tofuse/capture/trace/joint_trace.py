@@ -24,7 +24,7 @@ from tofuse.capture.trace.free_variables import (
     data_dependence_errors,
 )
 from tofuse.capture.trace.pytree import flatten
-from tofuse.errors import CaptureError, first_line
+from tofuse.errors import CaptureError, message_of
 from tofuse.gc_pause import pause_gc
 from tofuse.ir.runtime_kind import TrainingRuntime
 from tofuse.torch_internals.autograd_compiler import (
@@ -84,8 +84,8 @@ def compile_program(
             if not is_rejection(error):
                 raise
             raise CaptureError(
-                "capture='trace' cannot trace a program that AOTAutograd rejects: "
-                f"{first_line(error)}; compile it without capture='trace'"
+                "capture='trace' cannot trace a program that AOTAutograd rejects; compile it "
+                f"without capture='trace': {message_of(error)}"
             ) from error
     kind = graphs.runtime_kind(tensors, views=True)
     result = flat_function.rebuild(flat_result)
