@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -118,6 +118,17 @@ def sizes_dtypes_and_layouts(rank, ranks):
         for x in layouts(dims, dtype):
             actual, expected = gradients(compiled, x), gradients(model, x)
             torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol)
+
+
+def traced_dtensors(rank, ranks):
+    """Programs of capture="trace" that take DTensors train, and placements are guarded."""
+    mesh = init_device_mesh("cpu", (ranks,))
+    check(partial(parallel_blocks, mesh), partial(tofuse.compile, capture="trace"), inputs(0))
+    call = tofuse.compile(lambda a, b: (a.sin() * b).sum(), capture="trace")
+    x = torch.randn(2 * ranks, 4, generator=torch.Generator().manual_seed(0))
+    for a, b in 2 * [(Shard(0), Replicate()), (Replicate(), Replicate()), (Shard(1), Shard(0))]:
+        first, second = (distribute_tensor(x, mesh, [p]) for p in (a, b))
+        torch.testing.assert_close(whole(call(first, second)), (x.sin() * x).sum())
 
 
 def strides_of_arguments(rank, ranks):
@@ -336,6 +347,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     *map(TrainRow, ROWS),
     sizes_dtypes_and_layouts,
     strides_of_arguments,
+    traced_dtensors,
     collectives_in_arguments,
     written_collectives,
     random_programs_with_collectives,
