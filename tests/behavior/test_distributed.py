@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -281,6 +282,26 @@ def methods_of_sharded_modules(rank, ranks):
     compiled.set_requires_gradient_sync(True)
 
 
+def checkpoints_of_sharded_blocks(rank, ranks):
+    """The report names what keeps Dynamo from a checkpoint around a sharded block."""
+    mesh = init_device_mesh("cpu", (ranks,))
+
+    def make(inside):
+        model = blocks()
+        for k, block in enumerate(model):
+            wrapper = checkpoint_wrapper(fully_shard(block, mesh=mesh) if inside else block)
+            model[k] = wrapper if inside else fully_shard(wrapper, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+
+    for inside in False, True:
+        torch.compiler.reset()
+        report = tofuse.explain(make(inside))(inputs(rank))
+        assert bool(report.forward.kernels) != inside
+        assert bool(report.backward.kernels) != inside
+        assert "around a sharded module" in str(report).replace("\n  ", " ")
+        check(partial(make, inside), tofuse.compile, inputs(rank))
+
+
 def collectives_in_arguments(rank, ranks):
     """Gradients pass through an argument that is a collective's result, not yet waited for."""
     mesh = init_device_mesh("cpu", (ranks,))
@@ -348,6 +369,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     sizes_dtypes_and_layouts,
     strides_of_arguments,
     traced_dtensors,
+    checkpoints_of_sharded_blocks,
     collectives_in_arguments,
     written_collectives,
     random_programs_with_collectives,
