@@ -14,9 +14,10 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -118,6 +119,17 @@ def sizes_dtypes_and_layouts(rank, ranks):
         for x in layouts(dims, dtype):
             actual, expected = gradients(compiled, x), gradients(model, x)
             torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol)
+
+
+def traced_dtensors(rank, ranks):
+    """Programs of capture="trace" that take DTensors train, and placements are guarded."""
+    mesh = init_device_mesh("cpu", (ranks,))
+    check(partial(parallel_blocks, mesh), partial(tofuse.compile, capture="trace"), inputs(0))
+    call = tofuse.compile(lambda a, b: (a.sin() * b).sum(), capture="trace")
+    x = torch.randn(2 * ranks, 4, generator=torch.Generator().manual_seed(0))
+    for a, b in 2 * [(Shard(0), Replicate()), (Replicate(), Replicate()), (Shard(1), Shard(0))]:
+        first, second = (distribute_tensor(x, mesh, [p]) for p in (a, b))
+        torch.testing.assert_close(whole(call(first, second)), (x.sin() * x).sum())
 
 
 def strides_of_arguments(rank, ranks):
@@ -270,6 +282,26 @@ def methods_of_sharded_modules(rank, ranks):
     compiled.set_requires_gradient_sync(True)
 
 
+def checkpoints_of_sharded_blocks(rank, ranks):
+    """The report names what keeps Dynamo from a checkpoint around a sharded block."""
+    mesh = init_device_mesh("cpu", (ranks,))
+
+    def make(inside):
+        model = blocks()
+        for k, block in enumerate(model):
+            wrapper = checkpoint_wrapper(fully_shard(block, mesh=mesh) if inside else block)
+            model[k] = wrapper if inside else fully_shard(wrapper, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+
+    for inside in False, True:
+        torch.compiler.reset()
+        report = tofuse.explain(make(inside))(inputs(rank))
+        assert bool(report.forward.kernels) != inside
+        assert bool(report.backward.kernels) != inside
+        assert "around a sharded module" in str(report).replace("\n  ", " ")
+        check(partial(make, inside), tofuse.compile, inputs(rank))
+
+
 def collectives_in_arguments(rank, ranks):
     """Gradients pass through an argument that is a collective's result, not yet waited for."""
     mesh = init_device_mesh("cpu", (ranks,))
@@ -336,6 +368,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     *map(TrainRow, ROWS),
     sizes_dtypes_and_layouts,
     strides_of_arguments,
+    traced_dtensors,
+    checkpoints_of_sharded_blocks,
     collectives_in_arguments,
     written_collectives,
     random_programs_with_collectives,

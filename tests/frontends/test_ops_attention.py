@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 
 import pytest
 import torch
@@ -168,3 +169,96 @@ def test_wrong_bias_and_mask_raise(options, message):
         given = {name: fd.from_pytorch(t, static_sizes=True) for name, t in options.items()}
         with pytest.raises(DefinitionError, match=f"sdpfa_fwd: .*{message}"):
             fd.ops.sdpfa_fwd(*inputs, **given)
+
+
+# -- layouts --------------------------------------------------------------------------------------
+
+
+def laid_out(rng, sizes, dtype, expanded=(None, None, None, 0, 1)):
+    """Return a tensor of these sizes whose dimensions lie in memory in a random order.
+
+    One of `expanded` is a dimension of stride 0.
+    """
+    order, expanded = rng.sample(range(len(sizes)), len(sizes)), rng.choice(expanded)
+    stored = [1 if d == expanded else n for d, n in enumerate(sizes)]
+    generator = torch.Generator().manual_seed(rng.randrange(99))
+    x = torch.randn([stored[d] for d in order], generator=generator).to(dtype)
+    return x.permute([order.index(d) for d in range(len(sizes))]).expand(sizes)
+
+
+def same_order(x, like):
+    """Whether a tensor is dense, and its dimensions have the order of another's in memory."""
+    order = sorted((d for d in range(like.dim()) if like.stride(d)), key=lambda d: -like.stride(d))
+    for d in range(like.dim()):
+        if not like.stride(d):
+            order.insert(d, d)  # an expanded dimension keeps its place
+    return x.permute(order).is_contiguous()
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_results_have_the_layouts_of_query_key_and_value(seed):
+    rng = random.Random(seed)
+    sizes = [rng.choice((1, 2, 3, 5, 7)) for _ in range(6)]
+    batch, heads, queries, keys, width, value_width = sizes
+    dtype, flash = rng.choice((torch.float32, torch.bfloat16)), rng.random() < 0.6
+    value_width = width if flash else value_width  # PyTorch's flash attention wants them equal
+    shapes = [(batch, heads, *s) for s in ((queries, width), (keys, width), (keys, value_width))]
+    swapped = rng.random() < 0.4
+    q = laid_out(rng, shapes[0], dtype, (None,) if swapped else (None, None, 0, 1))
+    k, v = (laid_out(rng, s, dtype) for s in shapes[1:])
+    grad = laid_out(rng, (batch, heads, queries, value_width), dtype)
+    causal = rng.random() < 0.3
+    added = {
+        "bias": laid_out(rng, (batch, heads, queries, keys), dtype),
+        "mask": laid_out(rng, (batch, heads, queries, keys), dtype) > -3.0,
+    }
+    added = {name: t for name, t in added.items() if rng.random() < 0.4}
+    with FusionDefinition() as fd:
+        static = rng.random() < 0.5
+        given = (q.transpose(1, 2) if swapped else q, k, v, grad, *added.values())
+        a, b, c, g, *extra = (fd.from_pytorch(t, static_sizes=static) for t in given)
+        a = fd.ops.permute(a, [0, 2, 1, 3]) if swapped else a
+        p = 0.0 if flash else fd.define_scalar(DROPOUT)
+        options = dict(zip(added, extra, strict=True), dropout_p=p, is_causal=causal)
+        out, total, *state = fd.ops.sdpfa_fwd(a, b, c, **options)
+        backward = (g, a, b, c, out, total, p, causal, *state)
+        for result in (out,) if added else (out, *fd.ops.sdpfa_bwd(*backward)):
+            fd.add_output(result)
+    results = fd.execute([*given, *([] if flash else [0.0])])
+    wanted = [attend(q, k, v, causal=causal, **added)[0]]
+    wanted += [] if added else gradients(q, k, v, grad, causal=causal)
+    tolerance = 3e-2 if dtype is torch.bfloat16 else 1e-4
+    close(results, wanted, rtol=tolerance, atol=tolerance)
+    for result, like in zip(results, (q, q, k, v), strict=False):
+        assert same_order(result, like), (result.stride(), like.stride())
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_empty_queries_heads_and_batches(static):
+    with FusionDefinition() as fd:
+        given = operands()
+        a, b, c = (fd.from_pytorch(t, static_sizes=False) for t in given)
+        out, total, *state = fd.ops.sdpfa_fwd(a, b, c)
+        for result in (out, *fd.ops.sdpfa_bwd(out, a, b, c, out, total, 0.0, False, *state)):
+            fd.add_output(result)
+    for batch, heads, queries in ((2, 3, 5), (2, 3, 0), (2, 0, 5), (0, 3, 5), (4, 1, 2)):
+        q, k, v = (torch.randn(batch, heads, n, 8) for n in (queries, 7, 7))
+        if static:
+            with FusionDefinition() as fd:
+                out = fd.ops.sdpfa_fwd(*(fd.from_pytorch(t, static_sizes=True) for t in (q, k, v)))
+                fd.add_output(out[0])
+        close(fd.execute([q, k, v])[:1], attend(q, k, v)[:1])
+    q, k, v = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 0, 8), torch.randn(2, 3, 0, 8)
+    if not static:
+        with pytest.raises(DefinitionError, match="no maximum"):
+            fd.execute([q, k, v])
+
+
+def test_values_of_another_width():
+    with FusionDefinition() as fd:
+        a, b, c = (fd.define_tensor([-1] * 4) for _ in range(3))
+        fd.add_output(fd.ops.sdpfa_fwd(a, b, c)[0])
+    for width, value_width in ((8, 8), (8, 5), (3, 8)):
+        q, k = torch.randn(2, 3, 5, width), torch.randn(2, 3, 7, width)
+        v = torch.randn(2, 3, 7, value_width)
+        close(fd.execute([q, k, v]), attend(q, k, v)[:1])

@@ -34,10 +34,10 @@ def tensor_input(
         raise DefinitionError(
             f"stride_order {list(stride_order)} is not a permutation of {rank} dimensions"
         )
-    slow_to_fast = dims_slow_to_fast(order, rank)
-    flags = _flags(tuple(extents[d] for d in slow_to_fast), contiguity)
+    dims = dims_slow_to_fast(order, rank)
+    flags = _flags(tuple(extents[d] for d in dims), contiguity)
     if dtype is DataType.Float4_e2m1fn:
-        extents = _packed(extents, slow_to_fast[-1])
+        extents = _packed(extents, dims[-1])
     return DefineTensor(result, extents, flags, _stored(dtype), is_cpu, order, loc)
 
 

@@ -12,6 +12,7 @@ import torch
 
 from tofuse.errors import DefinitionError
 from tofuse.frontends.datatypes import DataType
+from tofuse.frontends.input_layouts import dims_slow_to_fast
 from tofuse.frontends.items import Item, Lowered, Node, Number, Rule
 from tofuse.frontends.lowering import Lowering, SizesMustBeEqual
 from tofuse.frontends.ops_attention import ATTENTION
@@ -24,6 +25,7 @@ from tofuse.frontends.ops_pointwise import POINTWISE
 from tofuse.frontends.ops_quantize import QUANTIZE
 from tofuse.frontends.ops_reduce import REDUCE
 from tofuse.frontends.ops_shape import SHAPE, with_stride_order
+from tofuse.ir.dims import strides_in
 from tofuse.ir.graph import Loc, Value
 from tofuse.ir.size_expression import ArgumentSize
 from tofuse.ir.types import TensorType
@@ -212,6 +214,8 @@ def _tensor(low: Lowering, s: DefineTensor) -> Node:
     packed = s.dtype is DataType.Float4_e2m1fn_x2
     node = Node(value, DataType.Float4_e2m1fn if packed else s.dtype)
     low.arguments.append(node)
+    order = dims_slow_to_fast(s.stride_order, len(shape))
+    low.declared_strides[value] = strides_in(order, shape)
     return node
 
 

@@ -69,6 +69,7 @@ class DefinitionExecutor:
     statements: Sequence[Statement]
     config: Config
     specialized: dict[str, ArgumentSize] = field(default_factory=dict)
+    zero_specialized: dict[str, ArgumentSize] = field(default_factory=dict)
     variants: dict[VariantKey, Variant] = field(default_factory=dict)
     last_variant: Variant | None = None
     last_call: TensorGuards | None = None
@@ -157,8 +158,13 @@ class DefinitionExecutor:
             if not isinstance(x, torch.Tensor):
                 continue
             parts += (x.device, stride_pattern(x))
-        parts.append(tuple(argument_size(source, flat) for source in self.specialized.values()))
+        parts.append(tuple(self._static_sizes(flat).items()))
         return tuple(parts)
+
+    def _static_sizes(self, flat: Sequence[PlanArgument]) -> dict[str, int]:
+        """Return the sizes of these inputs that are constants of their variant."""
+        zeros = {s: 0 for s, x in self.zero_specialized.items() if argument_size(x, flat) == 0}
+        return zeros | {s: argument_size(x, flat) for s, x in self.specialized.items()}
 
     def _compile(self, flat: Sequence[PlanArgument], key: VariantKey) -> Variant:
         layouts = tuple(stride_pattern(x) if isinstance(x, torch.Tensor) else None for x in flat)
@@ -168,11 +174,12 @@ class DefinitionExecutor:
         if torch.device(device).type not in SUPPORTED_DEVICES:
             raise UnsupportedError(f"{self.name}: tofuse generates no kernels for {device}")
         while True:
-            fixed = {s: argument_size(source, flat) for s, source in self.specialized.items()}
+            fixed = self._static_sizes(flat)
             low, _ = lower_statements(Lowering(fixed, layouts, device), self.statements)
-            if low.specialized.keys() <= fixed.keys():
-                return self._build(low)
             self.specialized |= low.specialized
+            self.zero_specialized |= low.zero_specialized
+            if self._static_sizes(flat) == fixed:
+                return self._build(low)
 
     def _build(self, low: Lowering) -> Variant:
         captured = captured_graph(low, self.name)

@@ -81,6 +81,15 @@ def dims_slow_to_fast(stride_order: Sequence[int], rank: int) -> list[int]:
     return sorted(range(rank), key=lambda d: -stride_order[d])
 
 
+def slow_to_fast(strides: Sequence[int]) -> list[int]:
+    """Return the dimensions from slowest to fastest; those of stride 0 keep their place."""
+    order = sorted((d for d, s in enumerate(strides) if s), key=lambda d: -strides[d])
+    for d, stride in enumerate(strides):
+        if not stride:
+            order.insert(d, d)
+    return order
+
+
 def compute_tensor_descriptor(
     sizes: Sequence[int], strides: Sequence[int]
 ) -> tuple[list[bool | None], list[int]]:
@@ -93,11 +102,7 @@ def compute_tensor_descriptor(
         raise DefinitionError(f"there are {len(sizes)} sizes but {len(strides)} strides")
     if any(s < 0 for s in strides):
         raise DefinitionError(f"the strides {list(strides)} are negative")
-    rank = len(sizes)
-    order = sorted((d for d in range(rank) if strides[d]), key=lambda d: -strides[d])
-    for d in range(rank):
-        if not strides[d]:
-            order.insert(d, d)
+    rank, order = len(sizes), slow_to_fast(strides)
     steps = _steps(sizes, strides, order)
     contiguity = [
         None if sizes[d] == 1 or steps[d] == "zero" else steps[d] == "dense" for d in order

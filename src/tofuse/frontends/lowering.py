@@ -64,7 +64,8 @@ class Lowering:
     `static_sizes` gives symbols the sizes of one call; `stride_patterns` holds the layout of each
     input, None for row-major. `equalities` holds the sizes that ops require to be equal, found in
     earlier lowerings. `specialized` collects the symbols that must be static in another
-    lowering, because equality of sizes cannot be proved otherwise.
+    lowering, because equality of sizes cannot be proved otherwise; `zero_specialized` those that
+    must be static where they are 0.
     """
 
     static_sizes: Mapping[str, int] = field(default_factory=dict)
@@ -74,8 +75,11 @@ class Lowering:
     builder: Builder = field(default_factory=lambda: Builder(SymbolicSizes()))
     arguments: list[Item] = field(default_factory=list)
     constants: list[tuple[Node, torch.Tensor]] = field(default_factory=list)
+    # dense strides in the stride order that the definition gives an input
+    declared_strides: dict[Value, tuple[Dim, ...]] = field(default_factory=dict)
     symbols: dict[str, SizeSource] = field(default_factory=dict)
     specialized: dict[str, ArgumentSize] = field(default_factory=dict)
+    zero_specialized: dict[str, ArgumentSize] = field(default_factory=dict)
     nonzero_sizes: list[tuple[Dim, str]] = field(default_factory=list)  # sizes that must not be 0
     # each output, and the number of the input that it is written into
     outputs: list[tuple[Item | tuple[Item, ...], int | None]] = field(default_factory=list)
@@ -323,6 +327,17 @@ class Lowering:
         for name, source in self.sources_of(dims).items():
             if isinstance(source, ArgumentSize):
                 self.specialized[name] = source
+
+    def is_zero(self, size: Dim) -> bool:
+        """Whether a size is 0; inputs with such sizes then have a variant of their own."""
+        if isinstance(size, int):
+            return size == 0
+        sources = self.sources_of([size])
+        found = {s: x for s, x in sources.items() if isinstance(x, ArgumentSize)}
+        if len(size.terms) > 1 or len(found) < len(sources):
+            self.specialize([size])  # 0 for other sizes than 0, too
+        self.zero_specialized |= found
+        return False
 
     def sources_of(self, dims: Iterable[Dim]) -> dict[str, SizeSource]:
         """Return the sources of the symbols in these sizes, and of the symbols that define them."""

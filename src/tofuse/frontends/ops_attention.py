@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from tofuse.capture.lower.call import Argument
 from tofuse.frontends.datatypes import DataType
+from tofuse.frontends.dim_order import has_contiguous_rows, with_dim_order
 from tofuse.frontends.elementwise_table import (
     broadcast_shape,
     broadcast_to,
@@ -71,7 +73,8 @@ def sdpfa_fwd(
     """Attention on [batch, heads, length, width]; return output, logsumexp, seed, offset.
 
     `bias` is added to the scores; scores where the bool `mask` is False do not count. A call
-    without both may pass the other options right after `value`.
+    without both may pass the other options right after `value`. The output's dimensions have the
+    order of the query's in memory.
     """
     if not all(t is None or (isinstance(t, Node) and not t.scalar) for t in (bias, mask)):
         bias, mask, dropout_p, is_causal, scale = None, None, bias, mask, dropout_p
@@ -81,21 +84,25 @@ def sdpfa_fwd(
     if mask is not None and low.tensor(mask, "mask").dtype is not DataType.Bool:
         raise low.error("the mask must have type Bool")
     seed = [low.cast(low.operand(0), DataType.Int) for _ in range(2)]
-    flash = options.fit_flash and _flash_runs(low, q)
+    first_op = len(low.builder.ops)
+    flash = options.fit_flash and _flash_runs(low, q, k, v)
     added = _added_to_scores(low, q, k, bias, mask, q.dtype if flash else _wide(q))
     if flash:
         results = [((*q.shape[:3], v.shape[3]), q.dtype), (q.shape[:3], _wide(q))]
         keyword = options.keyword | ({} if added is None else {"attn_mask": added.value})
-        args = (q.value, k.value, v.value, 0.0, bool(options.causal))
-        return low.call_results(f"aten.{FLASH}.default", args, results, (0, 1), **keyword) + seed
+        rows = [_rows(low, t) for t in (q, k, v)]
+        args: tuple[Argument, ...] = (*rows, 0.0, bool(options.causal))
+        target = f"aten.{FLASH}.default"
+        out, logsumexp = low.call_results(target, args, results, (0, 1), **keyword)
+        return [with_dim_order(low, first_op, out, q), logsumexp, *seed]
     weights, logsumexp = _softmax(low, _scores(low, q, k, options, added))
     if options.has_dropout:
         words = low.draw_seed()
         seed = [select(low, words, word, 0) for word in range(2)]
         kept = _kept(low, RngState(words), weights, options.dropout_p)
         weights = _dropped(low, weights, kept, options.dropout_p)
-    out = matmul(low, weights, low.cast(v, _wide(q)))
-    return [low.cast(out, q.dtype), logsumexp, *seed]
+    out = low.cast(matmul(low, weights, low.cast(v, _wide(q))), q.dtype)
+    return [with_dim_order(low, first_op, out, q), logsumexp, *seed]
 
 
 def sdpfa_bwd(
@@ -112,41 +119,29 @@ def sdpfa_bwd(
     philox_offset: OperandLike | None = None,
     scale: OperandLike | None = None,
 ) -> list[Node]:
-    """Return the gradients of query, key and value; the seed and offset are those of sdpfa_fwd."""
+    """Return the gradients of query, key and value, each with the order of its tensor in memory.
+
+    The seed and offset are those of sdpfa_fwd.
+    """
     given = (grad_output, query, key, value, output, logsumexp)
     names = ("grad_output", "query", "key", "value", "output", "logsumexp")
     tensors = [low.tensor(t, n) for t, n in zip(given, names, strict=True)]
     q, k, v = tensors[1:4]
     _check_shapes(low, q, k, v)
-    options = _options(low, dropout_p, is_causal, scale)
-    if options.fit_flash and _flash_runs(low, q):
-        args: tuple[Argument, ...] = (*(t.value for t in tensors), 0.0, bool(options.causal))
+    options, first_op = _options(low, dropout_p, is_causal, scale), len(low.builder.ops)
+    if options.fit_flash and _flash_runs(low, q, k, v):
+        args: tuple[Argument, ...] = (*(_rows(low, t) for t in tensors), 0.0, bool(options.causal))
         results = [(t.shape, t.dtype) for t in (q, k, v)]
         target = f"aten.{FLASH}_backward.default"
-        return low.call_results(target, args, results, (0, 1, 2), **options.keyword)
-    op, product = partial(elementwise_node, low), partial(matmul, low)
-    grad, q, k, v = (low.cast(t, _wide(t)) for t in tensors[:4])
-    total = low.reshaped(tensors[5], (*q.shape[:-1], 1))
-    weights = op("exp", op("sub", _scores(low, q, k, options, None), total))
-    dropped, grad_weights = weights, product(grad, _transposed(low, v))
-    if options.has_dropout:
-        if philox_seed is None:
+        gradients = low.call_results(target, args, results, (0, 1, 2), **options.keyword)
+    else:
+        if options.has_dropout and philox_seed is None:
             raise low.error("philox_seed and philox_offset are required with dropout")
-        state = rng_state(low, philox_seed, philox_offset)
-        kept = _kept(low, state, weights, options.dropout_p)
-        dropped, grad_weights = (
-            _dropped(low, x, kept, options.dropout_p) for x in (weights, grad_weights)
-        )
-    # flash attention takes grad * output here, and the output may have been rounded
-    mean = reduce("sum", low, op("mul", weights, grad_weights), [-1], True)
-    grad_scores = op("mul", weights, op("sub", grad_weights, mean))
-    grad_scores = op("mul", grad_scores, _factor(low, q, options))
-    gradients = (
-        product(grad_scores, k),
-        product(_transposed(low, grad_scores), q),
-        product(_transposed(low, dropped), grad),
-    )
-    return [low.cast(g, t.dtype) for g, t in zip(gradients, tensors[1:4], strict=True)]
+        seed = (philox_seed, philox_offset)
+        state = rng_state(low, *seed) if options.has_dropout else None
+        gradients = _gradients(low, tensors, options, state)
+    typed = [low.cast(g, t.dtype) for g, t in zip(gradients, (q, k, v), strict=True)]
+    return [with_dim_order(low, first_op, g, t) for g, t in zip(typed, (q, k, v), strict=True)]
 
 
 # -- parts ----------------------------------------------------------------------------------------
@@ -177,8 +172,20 @@ def _options(
     return Options(p, causal, None if scale is None else low.operand(scale))
 
 
-def _flash_runs(low: Lowering, q: Node) -> bool:
-    return q.rank == 4 and low.device == "cpu"
+def _flash_runs(low: Lowering, q: Node, k: Node, v: Node) -> bool:
+    """Whether PyTorch's flash attention takes these sizes; it divides by heads and lengths."""
+    if q.rank != 4 or low.device != "cpu":
+        return False
+    width, value_width = q.shape[3], v.shape[3]
+    if width != value_width:
+        low.specialize([width, value_width])
+        return False
+    return not any(map(low.is_zero, (q.shape[1], q.shape[2], k.shape[2])))
+
+
+def _rows(low: Lowering, x: Node) -> Value:
+    """Return a tensor with contiguous rows; PyTorch's flash attention ignores other strides."""
+    return x.value if has_contiguous_rows(low, x) else low.row_major(x.value)
 
 
 def _wide(x: Node) -> DataType:
@@ -248,6 +255,31 @@ def _softmax(low: Lowering, scores: Node) -> tuple[Node, Node]:
     weights = op("truediv", powers, where(low, op("eq", total, 0.0), 1.0, total))
     logsumexp = op("add", op("log", total), top)
     return weights, low.reshaped(logsumexp, scores.shape[:-1])
+
+
+def _gradients(
+    low: Lowering, tensors: Sequence[Node], options: Options, state: RngState | None
+) -> list[Node]:
+    """Return the gradients by products and a softmax; `state` is that of dropout."""
+    op, product = partial(elementwise_node, low), partial(matmul, low)
+    grad, q, k, v = (low.cast(t, _wide(t)) for t in tensors[:4])
+    total = low.reshaped(tensors[5], (*q.shape[:-1], 1))
+    weights = op("exp", op("sub", _scores(low, q, k, options, None), total))
+    dropped, grad_weights = weights, product(grad, _transposed(low, v))
+    if state is not None:
+        kept = _kept(low, state, weights, options.dropout_p)
+        dropped, grad_weights = (
+            _dropped(low, x, kept, options.dropout_p) for x in (weights, grad_weights)
+        )
+    # flash attention takes grad * output here, and the output may have been rounded
+    mean = reduce("sum", low, op("mul", weights, grad_weights), [-1], True)
+    grad_scores = op("mul", weights, op("sub", grad_weights, mean))
+    grad_scores = op("mul", grad_scores, _factor(low, q, options))
+    return [
+        product(grad_scores, k),
+        product(_transposed(low, grad_scores), q),
+        product(_transposed(low, dropped), grad),
+    ]
 
 
 def _kept(low: Lowering, state: RngState, weights: Node, p: Item) -> Node:

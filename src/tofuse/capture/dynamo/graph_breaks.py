@@ -19,6 +19,15 @@ SKIPPED = re.compile(r"frame skipped: (\S+) \((.*) line (\d+)\)")
 HINT = re.compile(r"^\s*Hint: (.*)", re.MULTILINE)
 REPORT = "Please report an issue"  # a hint about torch, not about the program
 EXPLANATION = re.compile(r"Explanation: (.*)")
+FSDP_FOLDER = "torch/distributed/fsdp/_fully_shard"
+FSDP_HOOKS = (
+    "the hooks of fully_shard run between compiled parts, and Dynamo compiles nothing of a "
+    "checkpoint (torch.utils.checkpoint) around a sharded module"
+)
+SHARD_CHECKPOINTS = (
+    "Shard the module that calls the checkpoint, not the one in it: "
+    "fully_shard(checkpoint_wrapper(block)). Nothing if there is no checkpoint."
+)
 
 
 @dataclass(frozen=True)
@@ -45,14 +54,7 @@ def bucket_notes(gm: GraphModule) -> tuple[str, ...]:
 
 def graph_breaks() -> list[GraphBreak]:
     """Return the graph breaks of this process."""
-    return [
-        GraphBreak(
-            first_explanation(r.reason),
-            next(iter(_user_frames(r.user_stack)), None),
-            tuple(h for h in HINT.findall(r.reason) if not h.startswith(REPORT)),
-        )
-        for r in graph_break_reasons
-    ]
+    return [_graph_break(r.reason, r.user_stack) for r in graph_break_reasons]
 
 
 def first_explanation(reason: str) -> str:
@@ -84,9 +86,20 @@ def record_graph_breaks() -> Iterator[list[str]]:
 
 
 def _describe_break(reason: str, stack: Sequence[FrameSummary]) -> str:
-    frames = _user_frames(stack)
-    place = f" at {PurePath(frames[0].filename).name}:{frames[0].lineno}" if frames else ""
-    return f"graph break{place}: {first_explanation(reason)}"
+    found = _graph_break(reason, stack)
+    if found.reason == FSDP_HOOKS:
+        return f"graph break: {FSDP_HOOKS}. {SHARD_CHECKPOINTS}"
+    frame = found.frame
+    place = "" if frame is None else f" at {PurePath(frame.filename).name}:{frame.lineno}"
+    return f"graph break{place}: {found.reason}"
+
+
+def _graph_break(reason: str, stack: Sequence[FrameSummary]) -> GraphBreak:
+    frame = next(iter(_user_frames(stack)), None)
+    if frame is not None and FSDP_FOLDER in PurePath(frame.filename).as_posix():
+        return GraphBreak(FSDP_HOOKS, frame, (SHARD_CHECKPOINTS,))
+    hints = tuple(h for h in HINT.findall(reason) if not h.startswith(REPORT))
+    return GraphBreak(first_explanation(reason), frame, hints)
 
 
 def _user_frames(stack: Sequence[FrameSummary]) -> list[FrameSummary]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import getattr_static
 from types import FrameType
-from typing import TypeGuard
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
@@ -21,6 +20,7 @@ from tofuse.capture.fx.location import is_library_file
 from tofuse.capture.fx.overlap import overwrites_itself, overwrites_operand, reaches_beside
 from tofuse.capture.pre_autograd.preserve_strides import call_preserving_strides
 from tofuse.capture.trace.pytree import flatten, is_size
+from tofuse.capture.trace.tensor_kinds import is_fake, is_traceable_type
 from tofuse.errors import CaptureError, message_of
 from tofuse.torch_internals.dispatch import has_saved_tensor_hooks
 from tofuse.torch_internals.fake_tensors import FakeTensor, FakeTensorMode
@@ -106,7 +106,9 @@ class _FreeTensorRecorder(TorchFunctionMode):
         if written and _overwrites_operand(func, written, (*args, *kwargs.values())):
             raise RuntimeError("a call writes into elements that it also reads or writes elsewhere")
         self.written |= set(map(_storage, written))
-        resizable = [t for t in tree_leaves((args[:1], kwargs.get("out"))) if _is_fake(t)]
+        resizable = [
+            t for t in tree_leaves((args[:1], kwargs.get("out"))) if isinstance(t, FakeTensor)
+        ]
         sizes = [t.numel() for t in resizable]
         result = func(*args, **kwargs)
         self._reject_growth(resizable, sizes)
@@ -141,7 +143,7 @@ class _FreeTensorRecorder(TorchFunctionMode):
             self.beside.add(_storage(view))
 
     def _fake(self, x: object) -> object:
-        if not isinstance(x, torch.Tensor) or isinstance(unwrapped(x), FakeTensor):
+        if not isinstance(x, torch.Tensor) or is_fake(unwrapped(x)):
             return x
         if is_functorch_wrapped_tensor(x):
             raise CaptureError(
@@ -149,6 +151,12 @@ class _FreeTensorRecorder(TorchFunctionMode):
                 f"transform takes a tensor of shape {tuple(unwrapped(x).shape)} that the program "
                 "closes over; make it an argument of the program, or compile it without "
                 "capture='trace'"
+            )
+        if not is_traceable_type(x):
+            raise CaptureError(
+                "capture='trace' cannot look into a tensor that the program closes over (a "
+                f"parameter, a buffer or a variable): a {type(x).__name__} of shape "
+                f"{tuple(x.shape)}; compile the program with capture='dynamo'"
             )
         if id(x) not in self.free:
             fake = self.mode.from_tensor(x)
@@ -183,10 +191,6 @@ class _FreeTensorRecorder(TorchFunctionMode):
                     f"returns tensors inside a {name}, which is not registered with "
                     "pytree (return a tuple, list or dict)"
                 )
-
-
-def _is_fake(x: object) -> TypeGuard[FakeTensor]:
-    return isinstance(x, FakeTensor)
 
 
 class _NotPure(Exception):

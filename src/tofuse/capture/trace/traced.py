@@ -25,9 +25,13 @@ from tofuse.capture.trace.arguments import CallArguments, Keywords, flatten_call
 from tofuse.capture.trace.free_variables import find_free_tensors
 from tofuse.capture.trace.joint_trace import compile_program
 from tofuse.capture.trace.rollback import reject_argument_changes, restore_modules
+from tofuse.capture.trace.tensor_kinds import (
+    Contents,
+    contents_of_wrappers,
+    is_traceable,
+)
 from tofuse.errors import CaptureError
-from tofuse.torch_internals.collective_tensors import AsyncCollectiveTensor
-from tofuse.torch_internals.dispatch import TensorGuards, is_traceable_wrapper_subclass
+from tofuse.torch_internals.dispatch import TensorGuards
 from tofuse.torch_internals.dynamo import compile_lock, compiling_session
 from tofuse.torch_internals.memory import storage_key, viewed_tensor
 from tofuse.torch_internals.modules import hook_tables, submodules, tensor_tables
@@ -60,6 +64,7 @@ class CacheEntry:
     kept_alive: tuple[object, ...]  # arguments whose ids are in the signature
     free_arguments: tuple[tuple[int, torch.Tensor], ...]  # that are free tensors as well
     shared_storage: tuple[SharedStorage, ...] | None  # guarded if an argument is written
+    wrappers: tuple[tuple[int, Contents], ...]  # of the tensors that wrap others, such as DTensors
 
     def extra_inputs(self) -> tuple[torch.Tensor | None, ...]:
         """Return the current tensors that are read beside the arguments."""
@@ -67,8 +72,12 @@ class CacheEntry:
             return self.free_tensors
         return (*self.free_tensors, *[s.table.get(s.name) for s in self.slots])
 
-    def has_same_identities(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Return whether the same tensors are one, or share storage, as when traced."""
+    def has_same_contents(
+        self, tensors: Sequence[torch.Tensor], extra: Sequence[torch.Tensor]
+    ) -> bool:
+        """Return whether tensors are one, share storage and wrap others as when traced."""
+        if self.wrappers and contents_of_wrappers((*tensors, *extra)) != self.wrappers:
+            return False
         if self.free_arguments and any(tensors[k] is not t for k, t in self.free_arguments):
             return False
         if self.tied_slots and any(
@@ -141,7 +150,7 @@ class Traced:
                 matches = entry.guard.check(*tensors, *extra)
             except (TypeError, RuntimeError):  # not all are tensors
                 continue
-            if matches and entry.has_same_identities(tensors):  # type: ignore[arg-type]  # guarded
+            if matches and entry.has_same_contents(tensors, extra):  # type: ignore[arg-type]  # guarded
                 return entry, extra
         return None
 
@@ -211,6 +220,7 @@ class Traced:
                 (argument_index[id(t)], t) for t in read if id(t) in argument_index
             ),
             shared_storage=shared_storage(call.tensors) if program.mutates_arguments else None,
+            wrappers=contents_of_wrappers(tensors),
         )
         return entry, program.first_result
 
@@ -221,16 +231,6 @@ class Traced:
             for table in tensor_tables(module)
             for name in table
         ]
-
-
-def is_traceable(tensor: torch.Tensor) -> bool:
-    """Return whether a fake tensor can replace an argument; otherwise eager runs the call."""
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        return False
-    if isinstance(tensor, AsyncCollectiveTensor):  # whose gradient AOTAutograd loses
-        return False
-    known = type(tensor) in (torch.Tensor, torch.nn.Parameter)
-    return known or bool(is_traceable_wrapper_subclass(tensor))
 
 
 def shared_storage(tensors: Sequence[torch.Tensor]) -> tuple[SharedStorage, ...]:
