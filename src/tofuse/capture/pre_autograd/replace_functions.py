@@ -17,21 +17,28 @@ from torch.fx import GraphModule
 
 from tofuse.capture.decomp.decompose_checks import check_all
 
+Replacements = dict[Callable[..., object], Callable[..., object]]
+
 
 def replace_functions(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     """Replace in place functions of a program and of the programs inside it by `REPLACEMENTS`."""
     for module in gm.modules():
         if isinstance(module, GraphModule):
-            for target, replacement in REPLACEMENTS.items():
-                find, name = module.graph.find_nodes, target.__name__
-                nodes = find(op="call_function", target=target, sort=False)
-                if target is getattr(Tensor, name, None):
-                    nodes += find(op="call_method", target=name, sort=False)
-                for node in nodes:
-                    node.op, node.target = "call_function", replacement
-                if nodes:
-                    module.recompile()
+            replace_calls(module, REPLACEMENTS)
     return gm, ()
+
+
+def replace_calls(gm: GraphModule, replacements: Replacements) -> None:
+    """Replace in place the functions of a program, and the methods of tensors."""
+    for target, replacement in replacements.items():
+        find, name = gm.graph.find_nodes, target.__name__
+        nodes = find(op="call_function", target=target, sort=False)
+        if target is getattr(Tensor, name, None):
+            nodes += find(op="call_method", target=name, sort=False)
+        for node in nodes:
+            node.op, node.target = "call_function", replacement
+        if nodes:
+            gm.recompile()
 
 
 def multilabel_margin_loss(
@@ -89,7 +96,7 @@ def fill_diagonal_(x: Tensor, fill_value: complex, wrap: bool = False) -> Tensor
     return x
 
 
-REPLACEMENTS: dict[Callable[..., object], Callable[..., object]] = {
+REPLACEMENTS: Replacements = {
     F.multilabel_margin_loss: multilabel_margin_loss,
     F.one_hot: one_hot,
     Tensor.fill_diagonal_: fill_diagonal_,
