@@ -33,8 +33,8 @@ def prod(
     **others: Tensor,
 ) -> Tensor:
     """Return the product; arguments as PyTorch's, `others` such as `out`."""
-    along = () if dim is None else (dim, keepdim)
     if others or not _is_trained(input, dtype, dim or 0):
+        along = () if dim is None else (dim, True) if keepdim else (dim,)
         return torch.prod(input, *along, dtype=dtype, **others)
     result: Tensor = _Product.apply(_converted(input, dtype), dim)
     return result if keepdim or dim is None else result.squeeze(dim)
