@@ -17,7 +17,7 @@ CALLS = {
     "product of all": lambda x, dim: x.prod() + 0 * dim,
     "wide product": lambda x, dim: torch.prod(x, dim=dim, dtype=torch.float64),
     "wide product of all": lambda x, dim: x.prod(dtype=torch.float64),
-    "product by numpy's names": lambda x, dim: torch.prod(input=x, axis=dim, keepdims=True),
+    "product by numpy's names": lambda x, dim: x.prod(axis=dim, keepdims=True),
     "scan": lambda x, dim: x.cumprod(dim),
     "wide scan": lambda x, dim: torch.cumprod(x, dim=dim, dtype=torch.float64),
 }

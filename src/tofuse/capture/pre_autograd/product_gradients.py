@@ -29,25 +29,35 @@ def prod(
     dim: int | None = None,
     keepdim: bool = False,
     *,
+    axis: int | None = None,
+    keepdims: bool = False,
     dtype: torch.dtype | None = None,
-    **others: Tensor,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """Return the product; arguments as PyTorch's, `others` such as `out`."""
-    if others or not _is_trained(input, dtype, dim or 0):
-        along = () if dim is None else (dim, True) if keepdim else (dim,)
-        return torch.prod(input, *along, dtype=dtype, **others)
+    """Return the product; arguments as PyTorch's, some with numpy's names, too."""
+    dim, keepdim = axis if dim is None else dim, keepdim or keepdims
+    if out is not None or not _is_trained(input, dtype, dim or 0):
+        along = () if dim is None else (dim, keepdim)
+        return torch.prod(input, *along, dtype=dtype, **({} if out is None else {"out": out}))
     result: Tensor = _Product.apply(_converted(input, dtype), dim)
     return result if keepdim or dim is None else result.squeeze(dim)
 
 
 def cumprod(
-    input: Tensor, dim: int, *, dtype: torch.dtype | None = None, **others: Tensor
+    input: Tensor,
+    dim: int | None = None,
+    *,
+    axis: int | None = None,
+    dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """Return the cumulative product; arguments as PyTorch's."""
-    if others or not _is_trained(input, dtype, dim) or guard_or_false(input.shape[dim] == 1):
-        return torch.cumprod(input, dim, dtype=dtype, **others)
-    result: Tensor = _CumulativeProduct.apply(_converted(input, dtype), dim)
-    return result
+    """Return the cumulative product; arguments as PyTorch's, some with numpy's names, too."""
+    along = axis if dim is None else dim
+    assert along is not None
+    if out is None and _is_trained(input, dtype, along) and not _has_size(input, along, 1):
+        result: Tensor = _CumulativeProduct.apply(_converted(input, dtype), along)
+        return result
+    return torch.cumprod(input, along, dtype=dtype, out=out)
 
 
 def _converted(x: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -56,12 +66,16 @@ def _converted(x: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 def _is_trained(x: Tensor, dtype: torch.dtype | None, dim: object) -> bool:
     """Return whether autograd, and nothing else, differentiates a product of real numbers."""
-    if not isinstance(dim, int) or not x.dim() or guard_or_false(x.shape[dim] == 0):
+    if not isinstance(dim, int) or not x.dim() or _has_size(x, dim, 0):
         return False
     if transforms_active() or forward_mode_active() or is_traceable_wrapper_subclass(x):
         return False
     is_real = x.is_floating_point() and (dtype is None or dtype.is_floating_point)
     return is_real and x.requires_grad and torch.is_grad_enabled()
+
+
+def _has_size(x: Tensor, dim: int, size: int) -> bool:
+    return guard_or_false(x.shape[dim] == size)
 
 
 def _differentiable_gradient(result: Tensor, x: Tensor, grad: Tensor) -> Tensor:
