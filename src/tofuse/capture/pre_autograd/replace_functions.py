@@ -3,7 +3,8 @@
 Its composition of the multilabel margin loss counts class 0 as a target for each entry after the
 first -1, up to at least 2.15; that of `one_hot` has the strides of its argument and, in torch
 2.11, no check. `fill_diagonal_`
-reads strides that the argument has no more once torch has traced a write into it.
+reads strides that the argument has no more once torch has traced a write into it. The gradient of
+`trace` is a write at computed indices.
 """
 
 from __future__ import annotations
@@ -96,9 +97,18 @@ def fill_diagonal_(x: Tensor, fill_value: complex, wrap: bool = False) -> Tensor
     return x
 
 
+def trace(input: Tensor) -> Tensor:
+    """Return the sum of the diagonal, whose gradient kernels compute."""
+    if input.dim() != 2 or input.dtype is torch.bool:
+        return torch.trace(input)  # raises an error
+    return torch.sum(torch.diagonal(input))
+
+
 REPLACEMENTS: Replacements = {
     F.multilabel_margin_loss: multilabel_margin_loss,
     F.one_hot: one_hot,
     Tensor.fill_diagonal_: fill_diagonal_,
+    torch.trace: trace,
+    Tensor.trace: trace,
 }
 REDUCTIONS = ("mean", "sum", "none")
