@@ -23,7 +23,7 @@ DOCS_STAMP := $(DOCS_VENV)/.stamp
 MODELS_SITE := .venv-models
 MODELS_STAMP := $(MODELS_SITE)/.stamp
 
-.PHONY: run test test-torch bench opinfo gpu-check models fuzz distributed start stale never-slower integrations docs clean
+.PHONY: run test test-torch bench opinfo gpu-check models fuzz distributed start stale never-slower gradients integrations docs clean
 
 run: $(STAMP)
 	$(BIN)/python -m benchmarks.run
@@ -73,6 +73,10 @@ stale: $(STAMP)
 # memory to eager. A quarter of an hour. Some of it: make never-slower ONLY=softmax SUITE=--fresh
 never-slower: $(STAMP)
 	$(BIN)/python -m suites.never_slower --jobs 1 --only "$(ONLY)" $(SUITE)
+
+# 300 functions and their gradients at three sizes, compiled, against eager: the worst ratios. Half an hour.
+gradients: $(STAMP)
+	$(BIN)/python -m suites.gradients --jobs 1 --only "$(ONLY)" $(SUITE)
 
 # The suite on another release of PyTorch, which may be a build of several GB.
 test-torch: $(TORCH_STAMP)

@@ -27,6 +27,7 @@ from tofuse.capture.pre_autograd.indexing import indexing
 from tofuse.capture.pre_autograd.interpolate import interpolate
 from tofuse.capture.pre_autograd.noop_dropout import noop_dropout
 from tofuse.capture.pre_autograd.preserve_strides import preserve_strides
+from tofuse.capture.pre_autograd.product_gradients import product_gradients
 from tofuse.capture.pre_autograd.replace_functions import replace_functions
 from tofuse.capture.pre_autograd.sharded_dropout import sharded_dropout
 from tofuse.capture.pre_autograd.vectorize import vectorize
@@ -42,10 +43,7 @@ from tofuse.driver.assign_executors import (
 )
 from tofuse.driver.autotune import Choice
 from tofuse.driver.call_signature import call_signature, caller_outputs
-from tofuse.driver.codegen import (
-    CodegenContext,
-    generate_kernels,
-)
+from tofuse.driver.codegen import CodegenContext, generate_kernels
 from tofuse.driver.context import CompileContext
 from tofuse.driver.gemm import add_gemms
 from tofuse.driver.graph_report import add_memory, graph_report
@@ -110,7 +108,7 @@ from tofuse.torch_internals.private_names import missing_notes
 
 # The passes of every level, from the top.
 
-# Dynamo's program, before autograd. The last two return a new program.
+# Dynamo's program, before autograd. `vectorize` and `channels_last` return a new program.
 PRE_AUTOGRAD_PASSES = (
     noop_dropout,
     interpolate,
@@ -119,6 +117,7 @@ PRE_AUTOGRAD_PASSES = (
     indexing,
     preserve_strides,
     vectorize,
+    product_gradients,
     channels_last,
 )
 

@@ -255,3 +255,30 @@ def test_losses_of_two_dtypes_have_the_dtype_of_eager(options, loss, reduction):
 
     got, expected = tofuse.compile(program, **options)(x, target), program(x, target)
     torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("slopes", [(), (0.1, 0.5), (0.2, 0.2, False, True), (-1, 2)], ids=str)
+def test_rrelu_without_random_slopes_is_a_kernel(slopes, dtype):
+    x = torch.randn(3, 17, dtype=dtype)
+    x[0, :4] = torch.tensor([0.0, -0.0, float("inf"), float("nan")])
+
+    def step(function):
+        leaf = x.clone().requires_grad_()
+        result = function(leaf * 1)
+        return result, torch.autograd.grad(result.sum(), leaf)[0]
+
+    def rrelu(x):
+        return F.rrelu(x, *slopes)
+
+    compiled = tofuse.compile(rrelu, hand_back=False)
+    torch.testing.assert_close(step(compiled), step(rrelu), equal_nan=True)
+    assert not tofuse.explain(rrelu)(x * torch.ones_like(x, requires_grad=True)).library_calls
+
+
+def test_random_slopes_of_rrelu_are_those_of_the_gradient():
+    x = torch.randn(1000, requires_grad=True)
+    result = tofuse.compile(torch.nn.RReLU(), hand_back=False)(x)
+    (gradient,) = torch.autograd.grad(result.sum(), x)
+    torch.testing.assert_close(gradient * x, result)
+    assert gradient.unique().numel() > 300

@@ -56,3 +56,22 @@ def test_an_error_is_eagers():
             program(x)
         with pytest.raises(RuntimeError, match=str(eager.value).split("\n")[0]):
             tofuse.compile(program, capture="trace")(x)
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int32])
+@pytest.mark.parametrize("shape", [(5, 3), (3, 40), (1, 1), (0, 3), (70, 70)], ids=str)
+def test_traces_and_their_gradients(shape, dtype, capture):
+    x = (torch.randn(shape) * 4).to(dtype)
+    results = []
+    for function in (torch.trace, tofuse.compile(lambda x: x.trace(), capture=capture)):
+        leaf = x.clone().requires_grad_(dtype.is_floating_point or dtype.is_complex)
+        results.append([function(leaf)])
+        if leaf.requires_grad:
+            results[-1] += torch.autograd.grad(results[-1][0].abs() * 2, leaf)
+    torch.testing.assert_close(results[1], results[0])
+
+
+def test_the_gradient_of_a_trace_is_a_kernel():
+    report = tofuse.explain(torch.trace)(torch.randn(40, 40, requires_grad=True))
+    assert not report.library_calls

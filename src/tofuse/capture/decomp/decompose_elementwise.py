@@ -148,6 +148,34 @@ def _with_symbolic_factor(step: Callable[..., Tensor], factor: str) -> Callable[
     return apply
 
 
+def rrelu(
+    x: Tensor,
+    noise: Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: torch.Generator | None = None,
+) -> DecompositionResult:
+    """Decompose the call without random slopes, and return its noise as it is."""
+    if training:
+        return NotImplemented
+    return torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise
+
+
+def rrelu_backward(
+    grad: Tensor,
+    x: Tensor,
+    noise: Tensor,
+    lower: float,
+    upper: float,
+    training: bool,
+    self_is_result: bool,
+) -> DecompositionResult:
+    if training:
+        return NotImplemented
+    return aten.leaky_relu_backward(grad, x, (lower + upper) / 2, self_is_result)
+
+
 def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
     """Evaluate a polynomial; the coefficients start with that of the highest power."""
     total = x * coefficients[0] + coefficients[1]
@@ -196,6 +224,8 @@ ELEMENTWISE_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.signbit.default: signbit,
     aten.round.decimals: round_decimals,
     aten.erfinv.default: erfinv,
+    aten.rrelu_with_noise_functional.default: rrelu,
+    aten.rrelu_with_noise_backward.default: rrelu_backward,
     aten.addr.default: addr,
     aten.soft_margin_loss_backward.default: soft_margin_loss_backward,
     aten.elu_backward.default: _nan_where_input_is(aten.elu_backward.default),

@@ -3,7 +3,8 @@
 Its composition of the multilabel margin loss counts class 0 as a target for each entry after the
 first -1, up to at least 2.15; that of `one_hot` has the strides of its argument and, in torch
 2.11, no check. `fill_diagonal_`
-reads strides that the argument has no more once torch has traced a write into it.
+reads strides that the argument has no more once torch has traced a write into it. The gradient of
+`trace` is a write at computed indices.
 """
 
 from __future__ import annotations
@@ -17,21 +18,28 @@ from torch.fx import GraphModule
 
 from tofuse.capture.decomp.decompose_checks import check_all
 
+Replacements = dict[Callable[..., object], Callable[..., object]]
+
 
 def replace_functions(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     """Replace in place functions of a program and of the programs inside it by `REPLACEMENTS`."""
     for module in gm.modules():
         if isinstance(module, GraphModule):
-            for target, replacement in REPLACEMENTS.items():
-                find, name = module.graph.find_nodes, target.__name__
-                nodes = find(op="call_function", target=target, sort=False)
-                if target is getattr(Tensor, name, None):
-                    nodes += find(op="call_method", target=name, sort=False)
-                for node in nodes:
-                    node.op, node.target = "call_function", replacement
-                if nodes:
-                    module.recompile()
+            replace_calls(module, REPLACEMENTS)
     return gm, ()
+
+
+def replace_calls(gm: GraphModule, replacements: Replacements) -> None:
+    """Replace in place the functions of a program, and the methods of tensors."""
+    for target, replacement in replacements.items():
+        find, name = gm.graph.find_nodes, target.__name__
+        nodes = find(op="call_function", target=target, sort=False)
+        if target is getattr(Tensor, name, None):
+            nodes += find(op="call_method", target=name, sort=False)
+        for node in nodes:
+            node.op, node.target = "call_function", replacement
+        if nodes:
+            gm.recompile()
 
 
 def multilabel_margin_loss(
@@ -89,9 +97,18 @@ def fill_diagonal_(x: Tensor, fill_value: complex, wrap: bool = False) -> Tensor
     return x
 
 
-REPLACEMENTS: dict[Callable[..., object], Callable[..., object]] = {
+def trace(input: Tensor) -> Tensor:
+    """Return the sum of the diagonal, whose gradient kernels compute."""
+    if input.dim() != 2 or input.dtype is torch.bool:
+        return torch.trace(input)  # raises an error
+    return torch.sum(torch.diagonal(input))
+
+
+REPLACEMENTS: Replacements = {
     F.multilabel_margin_loss: multilabel_margin_loss,
     F.one_hot: one_hot,
     Tensor.fill_diagonal_: fill_diagonal_,
+    torch.trace: trace,
+    Tensor.trace: trace,
 }
 REDUCTIONS = ("mean", "sum", "none")

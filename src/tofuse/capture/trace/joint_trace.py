@@ -16,6 +16,7 @@ from tofuse.capture.aot.aot_graphs import AOTGraphs, NeedsEager
 from tofuse.capture.aot.boxed import Results
 from tofuse.capture.decomp.decompose import decompositions
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
+from tofuse.capture.pre_autograd.product_gradients import PRODUCTS
 from tofuse.capture.pre_autograd.replace_functions import REPLACEMENTS
 from tofuse.capture.pre_autograd.sharded_dropout import dropout
 from tofuse.capture.trace.free_variables import (
@@ -196,6 +197,7 @@ def _decomposed_lstm(x: torch.Tensor, *rest: object) -> object:
 
 SUBSTITUTES: dict[Function, Function] = {
     **REPLACEMENTS,
+    **PRODUCTS,
     torch.lstm: _decomposed_lstm,
     F.dropout: dropout,
     torch.dropout: dropout,

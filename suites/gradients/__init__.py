@@ -1,0 +1,1 @@
+"""Gradients of single functions, timed against eager's."""

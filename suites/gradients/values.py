@@ -1,0 +1,271 @@
+"""Functions that compute: reductions, activations, losses, matrices, spectra."""
+
+import torch
+import torch.nn.functional as F
+
+from suites.gradients.shapes import (
+    Functions,
+    batch,
+    batches,
+    each,
+    image,
+    indices,
+    matrices,
+    matrix,
+    points,
+    rows,
+    short_vectors,
+    signal,
+    spd,
+    square,
+    tall,
+    three,
+    three_tall,
+    two,
+    two_tall,
+)
+
+REDUCTIONS: Functions = {
+    "prod": (lambda x: x.prod(-1), rows),
+    "prod all": (lambda x: x.prod(), rows),
+    "prod dim0": (lambda x: x.prod(0), tall),
+    "cumprod": (lambda x: x.cumprod(-1), rows),
+    "cumprod dim0": (lambda x: x.cumprod(0), tall),
+    "cumsum": (lambda x: x.cumsum(-1), rows),
+    "cumsum dim0": (lambda x: x.cumsum(0), tall),
+    "logcumsumexp": (lambda x: x.logcumsumexp(-1), rows),
+    "cummax": (lambda x: x.cummax(-1).values, rows),
+    "cummin": (lambda x: x.cummin(0).values, tall),
+    "diff": (lambda x: x.diff(), rows),
+    "diff n=5": (lambda x: x.diff(n=5), rows),
+    "diff n=20": (lambda x: x.diff(n=20), rows),
+    "diff dim0 n=4": (lambda x: x.diff(n=4, dim=0), tall),
+    "gradient": (lambda x: torch.gradient(x, dim=-1)[0], rows),
+    "trapezoid": (lambda x: torch.trapezoid(x), rows),
+    "cumulative_trapezoid": (lambda x: torch.cumulative_trapezoid(x), rows),
+    **{
+        f"norm {p}": (lambda x, p=p: torch.linalg.vector_norm(x, p, -1), rows)
+        for p in (0.5, 1, 2, 3, 2.5, float("inf"), float("-inf"))
+    },
+    "norm fro": (lambda x: x.norm(), rows),
+    "renorm": (lambda x: x.renorm(2, 0, 1.0), rows),
+    "normalize": (lambda x: F.normalize(x, dim=-1), rows),
+    "dist": (lambda x, y: torch.dist(x, y), two),
+    "cdist": (lambda x, y: torch.cdist(x, y), points),
+    "cdist 1": (lambda x, y: torch.cdist(x, y, p=1), points),
+    "pdist": (F.pdist, lambda n: points(n)[:1]),
+    "pairwise_distance": (lambda x, y: F.pairwise_distance(x, y), two),
+    "cosine_similarity": (lambda x, y: F.cosine_similarity(x, y), two),
+    "kthvalue": (lambda x: x.kthvalue(2).values, rows),
+    "median": (lambda x: x.median(-1).values, rows),
+    "median all": (lambda x: x.median(), rows),
+    "nanmedian": (lambda x: x.nanmedian(-1).values, rows),
+    "mode": (lambda x: x.mode(-1).values, rows),
+    "quantile": (lambda x: x.quantile(0.3, -1), rows),
+    "sort": (lambda x: x.sort(-1).values, rows),
+    "msort": (lambda x: x.msort(), tall),
+    "topk": (lambda x: x.topk(3).values, rows),
+    "max dim": (lambda x: x.max(-1).values, rows),
+    "max all": (lambda x: x.max(), rows),
+    "amax": (lambda x: x.amax(-1), rows),
+    "amax dim0": (lambda x: x.amax(0), tall),
+    "aminmax": (lambda x: x.aminmax(dim=-1).max, rows),
+    "std": (lambda x: x.std(-1), rows),
+    "var": (lambda x: x.var(-1), rows),
+    "var dim0": (lambda x: x.var(0), tall),
+    "std_mean": (lambda x: torch.std_mean(x, -1)[0], rows),
+    "logsumexp": (lambda x: x.logsumexp(-1), rows),
+    "logsumexp dim0": (lambda x: x.logsumexp(0), tall),
+    "nansum": (lambda x: x.nansum(-1), rows),
+    "nanmean": (lambda x: x.nanmean(-1), rows),
+    "mean": (lambda x: x.mean(-1), rows),
+    "sum": (lambda x: x.sum(-1), rows),
+}
+
+ACTIVATIONS: Functions = {
+    **each(F, "softmax log_softmax", rows, lambda f, x: f(x, -1)),
+    "softmax dim0": (lambda x: F.softmax(x, 0), tall),
+    "log_softmax dim0": (lambda x: F.log_softmax(x, 0), tall),
+    "softmin": (lambda x: F.softmin(x, -1), rows),
+    **each(
+        F,
+        "celu elu selu hardswish hardsigmoid hardtanh hardshrink softshrink tanhshrink "
+        "mish softplus softsign silu gelu logsigmoid relu relu6 leaky_relu sigmoid tanh",
+        rows,
+        lambda f, x: f(x),
+    ),
+    "prelu": (lambda x, w: F.prelu(x, w[:, 0, 0].flatten()[:4]), lambda n: (*image(n), (4, 1, 1))),
+    "glu": (lambda x: F.glu(x, 0), rows),
+    "glu last": (lambda x: F.glu(x[..., : x.shape[-1] // 2 * 2], -1), rows),
+    "threshold": (lambda x: F.threshold(x, 0.1, 0.2), rows),
+}
+
+LOSSES: Functions = {
+    **each(
+        F,
+        "l1_loss mse_loss smooth_l1_loss huber_loss poisson_nll_loss kl_div "
+        "binary_cross_entropy_with_logits",
+        two,
+        lambda f, x, y: f(x, y),
+    ),
+    "binary_cross_entropy": (
+        lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.detach().sigmoid()),
+        two,
+    ),
+    "soft_margin_loss": (lambda x, y: F.soft_margin_loss(x, y.detach().sign()), two),
+    "gaussian_nll_loss": (lambda x, y, v: F.gaussian_nll_loss(x, y, v.exp()), three),
+    "cross_entropy": (lambda x: F.cross_entropy(x, indices(x.shape[:1], x.shape[1])), tall),
+    "cross_entropy smooth": (
+        lambda x: F.cross_entropy(x, indices(x.shape[:1], x.shape[1]), label_smoothing=0.1),
+        tall,
+    ),
+    "cross_entropy probs": (lambda x, y: F.cross_entropy(x, y.softmax(-1)), two_tall),
+    "cross_entropy 2d": (
+        lambda x: F.cross_entropy(x, indices((x.shape[0], *x.shape[2:]), 4)),
+        image,
+    ),
+    "nll_loss": (lambda x: F.nll_loss(x, indices(x.shape[:1], x.shape[1])), tall),
+    "multi_margin_loss": (lambda x: F.multi_margin_loss(x, indices(x.shape[:1], x.shape[1])), tall),
+    "multilabel_margin_loss": (
+        lambda x: F.multilabel_margin_loss(
+            x,
+            torch.cat(
+                [
+                    indices((x.shape[0], 3), x.shape[1]),
+                    -torch.ones(x.shape[0], x.shape[1] - 3, dtype=torch.long),
+                ],
+                1,
+            ),
+        ),
+        tall,
+    ),
+    "multilabel_soft_margin_loss": (
+        lambda x: F.multilabel_soft_margin_loss(x, indices(x.shape, 2).float()),
+        tall,
+    ),
+    "hinge_embedding_loss": (
+        lambda x: F.hinge_embedding_loss(x, indices(x.shape, 2).float() * 2 - 1),
+        rows,
+    ),
+    "margin_ranking_loss": (
+        lambda x, y: F.margin_ranking_loss(x, y, indices(x.shape, 2).float() * 2 - 1),
+        two,
+    ),
+    "cosine_embedding_loss": (
+        lambda x, y: F.cosine_embedding_loss(x, y, torch.ones(x.shape[0])),
+        two_tall,
+    ),
+    "triplet_margin_loss": (lambda x, y, z: F.triplet_margin_loss(x, y, z), three_tall),
+    "ctc_loss": (
+        lambda x: F.ctc_loss(
+            x.reshape(-1, 1, 64).log_softmax(-1),
+            indices((1, 3), 63) + 1,
+            torch.tensor([max(2, x.shape[0])]),
+            torch.tensor([2]),
+        ),
+        tall,
+    ),
+}
+
+ELEMENTWISE: Functions = {
+    **each(
+        torch,
+        "atan2 hypot fmod remainder maximum minimum fmax fmin xlogy copysign",
+        two,
+        lambda f, x, y: f(x, y.abs() + 0.5),
+    ),
+    "pow": (lambda x, y: (x.abs() + 0.1) ** y, two),
+    "pow 3": (lambda x: x**3, rows),
+    "pow 2.5": (lambda x: x.abs() ** 2.5, rows),
+    "pow 0.5": (lambda x: (x.abs() + 0.1) ** 0.5, rows),
+    "2 ** x": (lambda x: 2.0**x, rows),
+    "lerp": (lambda x, y, w: torch.lerp(x, y, w), three),
+    "lerp 0.3": (lambda x, y: torch.lerp(x, y, 0.3), two),
+    "addcmul": (lambda x, y, z: torch.addcmul(x, y, z, value=0.5), three),
+    "addcdiv": (lambda x, y, z: torch.addcdiv(x, y, z.abs() + 1, value=0.5), three),
+    "logaddexp": (lambda x, y: torch.logaddexp(x, y), two),
+    "logaddexp2": (lambda x, y: torch.logaddexp2(x, y), two),
+    **each(
+        torch,
+        "sinc i0 digamma lgamma exp2 expm1 erf erfc sin tan asinh atan sinh cosh frac abs "
+        "sign rad2deg square reciprocal sgn nan_to_num ceil",
+        rows,
+        lambda f, x: f(x),
+    ),
+    **each(torch, "log log2 log1p sqrt rsqrt", rows, lambda f, x: f(x.abs() + 0.5)),
+    **each(torch, "asin acos atanh erfinv", rows, lambda f, x: f(x.tanh() * 0.9)),
+    "acosh": (lambda x: torch.acosh(x.abs() + 1.5), rows),
+    "logit": (lambda x: torch.logit(x.sigmoid(), 0.001), rows),
+    "polygamma": (lambda x: torch.polygamma(1, x.abs() + 0.5), rows),
+    "mvlgamma": (lambda x: torch.mvlgamma(x.abs() + 3, 2), rows),
+    "clamp": (lambda x: x.clamp(-0.5, 0.5), rows),
+    "clamp tensors": (lambda x, y, z: x.clamp(y - 1, z + 1), three),
+    "cross": (lambda x, y: torch.linalg.cross(x, y), lambda n: ((max(1, n // 3), 3),) * 2),
+    **each(torch.special, "i0e i1 i1e entr erfcx log_ndtr ndtr", rows, lambda f, x: f(x)),
+    "ndtri": (lambda x: torch.special.ndtri(x.sigmoid()), rows),
+    "xlog1py": (lambda x, y: torch.special.xlog1py(x, y.abs()), two),
+}
+
+MATRICES: Functions = {
+    "det": (lambda x: torch.det(x), matrix),
+    "slogdet": (lambda x: torch.linalg.slogdet(spd(x))[1], matrix),
+    "inverse": (lambda x: torch.inverse(spd(x)), matrix),
+    "cholesky": (lambda x: torch.linalg.cholesky(spd(x)), matrix),
+    "solve": (lambda x, y: torch.linalg.solve(spd(x), y), matrices),
+    "solve_triangular": (
+        lambda x, y: torch.linalg.solve_triangular(spd(x), y, upper=False),
+        matrices,
+    ),
+    "eigh": (lambda x: torch.linalg.eigh(spd(x))[0], matrix),
+    "svdvals": (lambda x: torch.linalg.svdvals(x), matrix),
+    "qr": (lambda x: torch.linalg.qr(x)[1], matrix),
+    "matrix_exp": (lambda x: torch.matrix_exp(x / 20), matrix),
+    "batched inverse": (lambda x: torch.inverse(spd(x)), batch),
+    "batched det": (lambda x: torch.det(x), batch),
+    "matrix_power": (lambda x: torch.linalg.matrix_power(x / 20, 3), matrix),
+    "matmul": (lambda x, y: x @ y, matrices),
+    "bmm small": (lambda x, y: x @ y, batches),
+    "mv": (lambda x: x @ x[0], square),
+    "einsum": (lambda x, y: torch.einsum("bij,bkj->bik", x, y), batches),
+    "einsum outer": (lambda x, y: torch.einsum("i,j->ij", x, y), short_vectors),
+    "tensordot": (lambda x, y: torch.tensordot(x, y, 2), two),
+    "kron": (lambda x, y: torch.kron(x, y), lambda n: ((4, 4), (max(1, n // 64), 4))),
+    "outer": (lambda x, y: torch.outer(x, y), short_vectors),
+    "cov": (lambda x: torch.cov(x), rows),
+    "corrcoef": (lambda x: torch.corrcoef(x), rows),
+    "baddbmm": (lambda x, y, z: torch.baddbmm(x, y, z), lambda n: batch(n) * 3),
+    "addmv": (lambda x: torch.addmv(x[0], x, x[1]), square),
+    "multi_dot": (lambda x, y: torch.linalg.multi_dot([x, y, x]), matrices),
+    "bilinear": (lambda x, w: F.bilinear(x, x, w), lambda n: ((max(1, n // 8), 8), (4, 8, 8))),
+    "linear": (lambda x, w: F.linear(x, w), lambda n: (tall(n)[0], (32, 64))),
+    "conv1d": (lambda x, w: F.conv1d(x, w, padding=1), lambda n: (*signal(n), (4, 4, 3))),
+    "conv2d": (lambda x, w: F.conv2d(x, w, padding=1), lambda n: (*image(n), (4, 4, 3, 3))),
+    "conv2d depthwise": (
+        lambda x, w: F.conv2d(x, w, padding=1, groups=4),
+        lambda n: (*image(n), (4, 1, 3, 3)),
+    ),
+    "conv_transpose2d": (
+        lambda x, w: F.conv_transpose2d(x, w, stride=2),
+        lambda n: (*image(n), (4, 4, 3, 3)),
+    ),
+    "conv_transpose1d": (lambda x, w: F.conv_transpose1d(x, w), lambda n: (*signal(n), (4, 4, 3))),
+    "attention": (
+        lambda x: F.scaled_dot_product_attention(x, x, x),
+        lambda n: ((2, 2, min(400, max(2, n // 64)), 16),),
+    ),
+}
+
+SPECTRA: Functions = {
+    "fft": (lambda x: torch.fft.fft(x).abs(), rows),
+    "rfft": (lambda x: torch.fft.rfft(x).real, rows),
+    "irfft": (lambda x: torch.fft.irfft(torch.fft.rfft(x) * 2), rows),
+    "stft": (
+        lambda x: torch.stft(x, 64, return_complex=True, window=torch.hann_window(64)).abs(),
+        lambda n: ((2, max(64, n // 2)),),
+    ),
+    "fftshift": (lambda x: torch.fft.fftshift(x), rows),
+    "complex": (lambda x, y: (torch.complex(x, y) ** 2).abs(), two),
+    "complex exp": (lambda x, y: torch.view_as_real(torch.exp(torch.complex(x, y))), two),
+    "polar": (lambda x, y: torch.view_as_real(torch.polar(x.abs() + 0.1, y)), two),
+    "angle": (lambda x, y: torch.complex(x, y).angle(), two),
+}
