@@ -255,7 +255,13 @@ def _emit_kernel(
         nest = nest_pass(nest)
     contract, error = context.config.precision != "eager", None
     try:
-        text = emit(nest, contract=contract, avx512=target.avx512, native=target.native_lanes)
+        text = emit(
+            nest,
+            contract=contract,
+            avx512=target.avx512,
+            native=target.native_lanes,
+            saturating_casts=target.saturating_casts,
+        )
     except CompileError as e:
         text, error = f"; {e}", str(e)
     return GeneratedKernel(s.region, nest, s.arguments, shared.sizes, text, error)

@@ -47,6 +47,7 @@ class Target:
     - `l2_bytes`: L2 cache per core.
     - `fast_gemm`: whether our matrix products are faster than PyTorch's.
     - `native_lanes`: 4-byte lanes of a machine register.
+    - `saturating_casts`: whether casts of floats out of an integer's range saturate, as on ARM.
     """
 
     lanes: int
@@ -55,6 +56,7 @@ class Target:
     avx512: bool = False
     fast_gemm: bool = False
     native_lanes: int = 16
+    saturating_casts: bool = False
 
 
 def parse_schedule(text: str) -> Schedule:

@@ -7,7 +7,8 @@ import torch
 import tofuse
 from tests.support.kernels import kernel
 from tofuse.backends.llvm.emit import emit
-from tofuse.backends.llvm.machine_code import assembly
+from tofuse.backends.llvm.machine_code import assembly, compile_objects
+from tofuse.backends.llvm.processor import PROCESSORS
 from tofuse.ir.schedule import Target
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule
@@ -47,3 +48,23 @@ def test_addresses_are_64_bits():
             assert re.match(r"(i64|<\d+ x i64>) ", index), index
         for a in re.findall(r"= (?:mul|sdiv|srem) (<[^>]*>|\S+) ", text):
             assert "i64" in a or "float" in a
+
+
+def test_casts_to_integers_are_those_of_the_processor():
+    """ARM saturates, x86 returns the least integer; `fptosi` leaves it to LLVM's optimizer."""
+    k = kernel(
+        """kernel k(x: in f64, y: out i64, z: out u8) over i0:100 {
+          v0 = load x[i0] : f64
+          v1 = convert v0 of f64 : i64
+          v2 = convert v0 of f64 : u8
+          store y[i0] v1 : i64
+          store z[i0] v2 : u8
+        }"""
+    )
+    for processor in PROCESSORS.values():
+        target = processor.target(1)
+        saturates = target.saturating_casts
+        text = emit(build_nest(k, choose_schedule(k, target)), saturating_casts=saturates)
+        casts = [line for line in text.splitlines() if "fptosi" in line and "declare" not in line]
+        assert casts and all(("sat" in line) == saturates for line in casts)
+        assert compile_objects([text], processor.machine, threads=1)

@@ -212,16 +212,29 @@ def _floordiv(b: _OpBuilder, x: Value, y: Value) -> Value:
     return b.select(y.equals(0.0), exact_quotient, floor)
 
 
+def _truncate(b: _OpBuilder, x: Value, scalar: str) -> Value:
+    """Return a float as an integer; out of range, and for nan, what the processor returns.
+
+    That is undefined in LLVM, which would fold it to anything.
+    """
+    if b.f.saturating_casts:
+        symbol = f"@llvm.fptosi.sat.{b.suffix(scalar)}.{b.suffix(x.scalar)}"
+        return b.value(b.f.call(symbol, b.type(scalar), (b.type(x.scalar), x.text)), scalar)
+    limit = 1 << (int(scalar[1:]) - 1)
+    return b.select(b.abs(x) < limit, b.cast("fptosi", x, scalar), -limit)
+
+
 def _convert(b: _OpBuilder, x: Value) -> Value:
     source, to = b.dtype, b.result_dtype
     scalar = REGISTER_TYPES[to]
     if source.is_float and to.is_float:
         return b.cast("fpext" if to is DType.F64 else "fptrunc", x, scalar)
     if source.is_float:
-        if to in (DType.I64, DType.I32):
-            return b.cast("fptosi", x, scalar)
-        # C converts a float to a small integer by way of int
-        return b.cast("trunc", b.cast("fptosi", x, "i32"), scalar)
+        # C converts a float to a small integer by way of int, ATen to uint8 by way of int64; the
+        # eight low bits of a float32 beyond int are 0 either way
+        wide = to is DType.I64 or (source, to) == (DType.F64, DType.U8)
+        whole = _truncate(b, x, "i64" if wide else "i32")
+        return whole if whole.scalar == scalar else b.cast("trunc", whole, scalar)
     if to.is_float:
         return b.cast("uitofp" if b.is_unsigned else "sitofp", x, scalar)
     if x.scalar == scalar:

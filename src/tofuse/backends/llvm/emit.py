@@ -17,13 +17,21 @@ from tofuse.backends.llvm.vector_math.vector_library import LIBRARY, library_def
 from tofuse.ir.nest import Nest, Phase
 
 
-def emit(nest: Nest, *, contract: bool = True, avx512: bool = False, native: int = 16) -> str:
+def emit(
+    nest: Nest,
+    *,
+    contract: bool = True,
+    avx512: bool = False,
+    native: int = 16,
+    saturating_casts: bool = False,
+) -> str:
     """Return the text of a module for one kernel.
 
     `contract` allows fused multiply-adds, `avx512` the instructions of that extension; `native` is
-    the number of floats in a register of the machine, for calls of the vector library.
+    the number of floats in a register of the machine, for calls of the vector library;
+    `saturating_casts` says what casts of floats out of an integer's range return.
     """
-    return _ModuleEmitter(nest, contract, avx512, native).run()
+    return _ModuleEmitter(nest, contract, avx512, native, saturating_casts).run()
 
 
 def phase_functions(nest: Nest) -> list[tuple[str, bool]]:
@@ -42,8 +50,11 @@ def context_words(nest: Nest) -> int:
 
 
 class _ModuleEmitter:
-    def __init__(self, nest: Nest, contract: bool, avx512: bool, native: int) -> None:
+    def __init__(
+        self, nest: Nest, contract: bool, avx512: bool, native: int, saturating_casts: bool
+    ) -> None:
         self.nest, self.contract, self.avx512, self.native = nest, contract, avx512, native
+        self.saturating_casts = saturating_casts
         self.loops = LoopEmitter(nest)
         self.combined_scratch = frozenset(
             a.array.name for p in nest.phases for a in p.partials if a.array is not None
@@ -104,7 +115,7 @@ class _ModuleEmitter:
 
     def _phase_function(self, k: int, phase: Phase) -> str:
         """Emit one thread's share of a phase."""
-        f = FunctionBuilder(self.contract)
+        f = FunctionBuilder(self.contract, self.saturating_casts)
         emitter = self._function_emitter(f, "%share")
         own = {a.array.name for a in phase.partials if a.array is not None}
         emitter.combined_scratch = self.combined_scratch - own
@@ -169,7 +180,7 @@ class _ModuleEmitter:
 
     def _combine_function(self, k: int, phase: Phase) -> str:
         """Emit the combination of all threads' partial results."""
-        f = FunctionBuilder(self.contract)
+        f = FunctionBuilder(self.contract, self.saturating_casts)
         emitter = self._function_emitter(f, None)
         threads = self._threads(f)
         stride = emitter.size(self.nest.block_bytes)

@@ -72,13 +72,16 @@ def ramp(element: str, first: int, lanes: int) -> str:
 class FunctionBuilder:
     """The text of one function under construction.
 
-    `contract` allows fused multiply-adds. `declarations` are the texts of external functions by
-    symbol, `math_calls` the vector math functions called, as (name, element type, lanes).
+    `contract` allows fused multiply-adds. `saturating_casts`: casts of floats out of an integer's
+    range saturate; else they return its least number, as on x86. `declarations` are the texts of
+    external functions by symbol, `math_calls` the vector math functions called, as (name, element
+    type, lanes).
     `fp8_bytes` maps a float32 operand and an fp8 type to the byte that it came from or rounds to.
     Results are named `prefix` and a number, counted from `first`; `label` is the current block.
     """
 
     contract: bool = True
+    saturating_casts: bool = False
     entry: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     declarations: dict[str, str] = field(default_factory=dict)

@@ -38,8 +38,11 @@ def host_lanes() -> int:
         return 16
     if features.get("avx2"):
         return 8
-    is_arm = any(name in llvm.get_default_triple() for name in ("arm64", "aarch64"))
-    return 4 if is_arm or features.get("sse2") or features.get("neon") else 1
+    return 4 if _is_arm() or features.get("sse2") or features.get("neon") else 1
+
+
+def _is_arm() -> bool:
+    return any(name in llvm.get_default_triple() for name in ("arm64", "aarch64"))
 
 
 def host_target(threads: int) -> Target:
@@ -51,7 +54,14 @@ def host_target(threads: int) -> Target:
     lanes = host_lanes()
     avx512 = lanes == 16
     products = avx512 and llvm.get_host_cpu_name().startswith("znver")
-    return Target(lanes, threads, avx512=avx512, fast_gemm=products, native_lanes=max(4, lanes))
+    return Target(
+        lanes,
+        threads,
+        avx512=avx512,
+        fast_gemm=products,
+        native_lanes=max(4, lanes),
+        saturating_casts=_is_arm(),
+    )
 
 
 class CodeLibrary(Protocol):

@@ -22,8 +22,13 @@ class Processor:
 
     def target(self, threads: int) -> Target:
         """Return the target of code generation."""
-        is_avx512 = self.lanes == 16
-        return Target(self.lanes, threads, avx512=is_avx512, native_lanes=self.lanes)
+        return Target(
+            self.lanes,
+            threads,
+            avx512=self.lanes == 16,
+            native_lanes=self.lanes,
+            saturating_casts=self.triple == _ARM,
+        )
 
     def machine(self) -> llvm.TargetMachine:
         """Return LLVM's target machine for position-independent code."""
