@@ -12,6 +12,7 @@ if typing.TYPE_CHECKING:
     from tofuse.public import __all__ as __all__
 else:
     importlib.import_module("tofuse.cache.bundles")  # torch.compiler.load_cache_artifacts knows it
+    importlib.import_module("tofuse.torch_internals.backend_registry").announce_backend(__version__)
 
     def __getattr__(name):
         """Import the compiler when a name of it is first used; `load` does without it."""

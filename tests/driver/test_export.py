@@ -12,16 +12,16 @@ from torch.utils._pytree import tree_leaves, tree_structure
 
 import tofuse
 from tofuse.errors import InputError, OptionError, ProgramFileError, TofuseError, UnsupportedError
-from tofuse.runtime import exported_module
+from tofuse.runtime import loaded_program
 from tofuse.runtime.program_file import read_program
 
-LEVELS = [p for p in exported_module.host_processors() if p != "neon"]
+LEVELS = [p for p in loaded_program.host_processors() if p != "neon"]
 
 
 @pytest.fixture(params=LEVELS)
 def level(request, monkeypatch):
     """A processor whose machine code this one runs."""
-    monkeypatch.setattr(exported_module, "host_processors", lambda: (request.param,))
+    monkeypatch.setattr(loaded_program, "host_processors", lambda: (request.param,))
     return request.param
 
 

@@ -10,7 +10,7 @@ from tofuse.errors import ParseError, VerifyError
 from tofuse.ir.parse_arguments import parse_arguments
 from tofuse.ir.parse_plan import parse_plan
 from tofuse.ir.plan import Call
-from tofuse.ir.verify_plan import verify_plan
+from tofuse.ir.verify_plan import KernelSignature, verify_plan
 
 EXAMPLE = """\
 plan forward(t_x{s0,1}!, t_e{}, n2, t_z{4,1}~) {
@@ -87,11 +87,44 @@ def test_parse_errors_name_the_line(text: str, message: str):
         (plan(results="t_y"), "the result t_y is not defined"),
         (plan("release t_x", results="t_x"), "the result t_x is released"),
         (plan(results="s0"), "the size s0 is not defined"),
+        (plan("t-y = allocate f32[4]{1}"), "'t-y' is no name"),
+        (plan("size if = t_x.size(0)"), "'if' is no name"),
+        (plan("t_y = allocate f32[4]{-1}"), "a shape, strides or an offset cannot be"),
+        (plan("t_y = allocate f32[4]{1,1}"), "a shape, strides or an offset cannot be"),
+        (plan("t_y = view t_x [4]{1} + -1"), "a shape, strides or an offset cannot be"),
+        (
+            plan("t_y = allocate f32[4,3]{3,1}", "t_z = view t_y [3]{4} + 4"),
+            "outside of its source",
+        ),
+        (
+            plan(
+                "t_y = allocate f32[6]{1}", "t_z = view t_y [2]{1} + 4", "t_w = view t_z [1]{1} + 2"
+            ),
+            "outside of its source",
+        ),
     ],
 )
 def test_errors_name_the_step(text: str, message: str):
     with pytest.raises(VerifyError) as caught:
         verify_plan(parse_plan(text))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (plan("launch 2 k(t_x)"), "there is no kernel 2"),
+        (plan("launch -1 k(t_x)"), "there is no kernel -1"),
+        (plan("launch 0 k(t_x, t_x)"), "kernel 0 takes 1 tensors and 0 sizes"),
+        (plan("launch 0 k(t_x; 3)"), "kernel 0 takes 1 tensors and 0 sizes"),
+        (plan("launch 1 k(t_x; 3) in group 0"), "kernel 1 cannot run in a group"),
+    ],
+)
+def test_launches_fit_the_kernels(text: str, message: str):
+    kernels = [KernelSignature(1, 0, groups=True), KernelSignature(1, 1, groups=False)]
+    verify_plan(parse_plan(plan("launch 0 k(t_x) in group 0", "launch 1 k(t_x; 4)")), kernels)
+    with pytest.raises(VerifyError) as caught:
+        verify_plan(parse_plan(text), kernels)
     assert message in str(caught.value)
 
 

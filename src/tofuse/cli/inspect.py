@@ -15,7 +15,7 @@ from tofuse.ir.plan import Call, Launch
 from tofuse.ir.runtime_kind import TrainingRuntime
 from tofuse.report.number_format import plural, show_bytes
 from tofuse.runtime.exported_module import show_input
-from tofuse.runtime.program_file import ProgramFile, manifest_of, read_program
+from tofuse.runtime.program_file import ProgramFile, program_json, read_program
 
 SUMMARY = "print what an exported program holds"
 DETAILS = """It reads a
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     except (OSError, ProgramFileError) as error:
         raise UsageError(str(error)) from error
     if options.json:
-        print(json.dumps(manifest_of(program), indent=2))
+        print(json.dumps(program_json(program), indent=2))
         return 0
     console = Console(soft_wrap=True, highlight=False, markup=False)
     for line in _lines(program, sum(tensors[key].nbytes for key in _keys(program))):

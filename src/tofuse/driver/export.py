@@ -39,7 +39,7 @@ from tofuse.gc_pause import pause_gc
 from tofuse.ir.runtime_kind import RuntimeKind
 from tofuse.report.model import GraphReport
 from tofuse.runtime.autograd_program import make_program
-from tofuse.runtime.exported_module import host_processors
+from tofuse.runtime.loaded_program import host_processors
 from tofuse.runtime.program_file import (
     Constant,
     ConstantInput,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from keyword import iskeyword
 
 from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim, SymDim, symbols_of
@@ -10,11 +12,24 @@ from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, Step, V
 from tofuse.ir.size_expression import ArgumentSize, size_symbols
 
 
-def verify_plan(plan: Plan) -> None:
-    """Raise VerifyError unless every tensor has one definition, before its uses and its release."""
+@dataclass(frozen=True)
+class KernelSignature:
+    """How many tensors and sizes a kernel takes; `groups`: it may be launched in a group."""
+
+    tensors: int
+    sizes: int
+    groups: bool
+
+
+def verify_plan(plan: Plan, kernels: Sequence[KernelSignature] | None = None) -> None:
+    """Raise VerifyError unless every tensor has one definition, before its uses and its release.
+
+    With the signatures of its kernels, each launch must have a kernel's number of operands.
+    """
     arena_bytes = -1  # no arena yet
     live: set[str] = set()
     defined: set[str] = set()
+    elements: dict[str, int] = {}  # from the start of a tensor to the end of its memory, if known
     for p in plan.parameters:
         _define(p.name, live, defined, "the parameters")
     symbols = _verify_sources(plan)
@@ -31,8 +46,12 @@ def verify_plan(plan: Plan) -> None:
         _verify_sizes(_dims(step), symbols, where)
         if isinstance(step, Arena):
             arena_bytes = step.nbytes
+        if isinstance(step, (Allocate, View)):
+            _verify_extent(step, elements, where)
         if isinstance(step, Launch):
             _verify_arena_offsets(step, arena_bytes, where)
+            if kernels is not None:
+                _verify_operands(step, kernels, where)
         if isinstance(step, Call):
             _verify_call(step, where)
             _verify_symbols(step.arguments.symbols, symbols, where)
@@ -53,8 +72,9 @@ def _verify_sources(plan: Plan) -> set[str]:
         where = f"the source of {name}"
         if not isinstance(source, ArgumentSize):
             _verify_symbols(size_symbols(source), symbols, where)
-        elif source.argument >= len(plan.parameters):
+        elif not 0 <= source.argument < len(plan.parameters) or source.dim < 0:
             raise VerifyError(f"there is no parameter {source.argument}, in {where}")
+        _verify_name(name, where)
         symbols.add(name)
     return symbols
 
@@ -90,8 +110,14 @@ def defines(step: Step) -> tuple[str, ...]:
 def _define(name: str, live: set[str], defined: set[str], where: str) -> None:
     if name in defined:
         raise VerifyError(f"{name} is defined twice, the second time in {where}")
+    _verify_name(name, where)
     live.add(name)
     defined.add(name)
+
+
+def _verify_name(name: str, where: str) -> None:
+    if not name.isidentifier() or iskeyword(name):
+        raise VerifyError(f"{name!r} is no name, in {where}")
 
 
 def _dims(step: Step) -> Iterable[Dim]:
@@ -117,6 +143,37 @@ def _verify_symbols(used: Iterable[str], symbols: set[str], where: str) -> None:
     for s in used:
         if s not in symbols:
             raise VerifyError(f"the size {s} is not defined, in {where}")
+
+
+def _verify_extent(step: Allocate | View, elements: dict[str, int], where: str) -> None:
+    """Check that a view is inside of the memory of its source, as far as sizes are numbers."""
+    offset = step.offset if isinstance(step, View) else 0
+    dims = (*step.shape, *step.strides, offset)
+    if len(step.shape) != len(step.strides) or any(isinstance(d, int) and d < 0 for d in dims):
+        raise VerifyError(f"a shape, strides or an offset cannot be, in {where}")
+    numbers = [d for d in dims if isinstance(d, int)]
+    if len(numbers) != len(dims):
+        return
+    rank = len(step.shape)
+    pairs = zip(numbers[:rank], numbers[rank:], strict=False)
+    reach = 1 + sum((n - 1) * stride for n, stride in pairs) if 0 not in numbers[:rank] else 0
+    if isinstance(step, Allocate):
+        elements[step.name] = reach
+    elif step.source in elements:
+        elements[step.name] = elements[step.source] - numbers[-1]
+        if reach > elements[step.name]:
+            raise VerifyError(f"a view is outside of its source, in {where}")
+
+
+def _verify_operands(step: Launch, kernels: Sequence[KernelSignature], where: str) -> None:
+    if not 0 <= step.kernel < len(kernels):
+        raise VerifyError(f"there is no kernel {step.kernel}, in {where}")
+    kernel = kernels[step.kernel]
+    if (len(step.tensors), len(step.sizes)) != (kernel.tensors, kernel.sizes):
+        expected = f"{kernel.tensors} tensors and {kernel.sizes} sizes"
+        raise VerifyError(f"kernel {step.kernel} takes {expected}, in {where}")
+    if step.group is not None and not kernel.groups:
+        raise VerifyError(f"kernel {step.kernel} cannot run in a group, in {where}")
 
 
 def _verify_arena_offsets(step: Launch, arena_bytes: int, where: str) -> None:

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 
-from tofuse.errors import (
-    CompileError,
-    InputError,
-    ProgramFileError,
-    TofuseError,
-    VerifyError,
-    first_line,
-)
+from tofuse.errors import InputError, ProgramFileError, TofuseError, first_line
 from tofuse.gc_pause import pause_gc
-from tofuse.ir.machine_function import Entry
-from tofuse.ir.verify_plan import verify_plan
-from tofuse.runtime.autograd_program import make_program
-from tofuse.runtime.execute import CompiledPlan, load_plan, restride
-from tofuse.runtime.gemm_launch import GemmCode, GemmLauncher
-from tofuse.runtime.launch import KernelCode, Launcher
-from tofuse.runtime.load_image import load_image
+from tofuse.runtime.execute import restride
+from tofuse.runtime.loaded_program import LoadedProgram
 from tofuse.runtime.program_file import (
     ConstantInput,
-    ExportedCode,
-    ExportedGraph,
     ProgramFile,
     ResultIndex,
     StateTensor,
@@ -37,16 +22,7 @@ from tofuse.runtime.program_file import (
 from tofuse.torch_internals.dispatch import DisableAutocast, autocast_on
 from tofuse.torch_internals.modules import tensor_tables
 from tofuse.torch_internals.transforms import transforms_active
-from tofuse.torch_internals.trees import tree_flatten, tree_from_text, tree_unflatten
-
-Flat = Callable[..., torch.Tensor | Sequence[torch.Tensor]]
-# Processors by `torch.backends.cpu.get_cpu_capability()`, the best first.
-CAPABILITIES: Mapping[str, tuple[str, ...]] = {
-    "AVX512": ("avx512", "avx2"),
-    "AVX2": ("avx2",),
-    "DEFAULT": (),
-}
-ARM = ("neon",)
+from tofuse.torch_internals.trees import tree_flatten, tree_unflatten
 
 
 @pause_gc()
@@ -60,61 +36,12 @@ def load(path: str | Path) -> ExportedModule:
     """
     path = Path(path)
     program, tensors = read_program(path)
-    processors = host_processors()
-    code = next((program.code[p] for p in processors if p in program.code), None)
-    if code is None:
-        raise ProgramFileError(
-            f"{path} has machine code for {', '.join(program.code)}; this processor runs "
-            f"{' and '.join(processors) or 'none of these'}; export the program for it"
-        )
     try:
-        run = _load_code(program, code, tensors)
-    except (CompileError, VerifyError, LookupError) as error:
+        return ExportedModule(LoadedProgram(program, tensors), tensors)
+    except ProgramFileError as error:
+        raise ProgramFileError(f"{path} {error}") from error
+    except Exception as error:  # reading runs nothing of the program
         raise ProgramFileError(f"{path} cannot be loaded: {first_line(error)}") from error
-    return ExportedModule(program, tensors, run)
-
-
-def host_processors() -> tuple[str, ...]:
-    """Return the names of the processors whose machine code runs here, the best first."""
-    if platform.machine().lower() in ("aarch64", "arm64"):
-        return ARM
-    return CAPABILITIES.get(torch.backends.cpu.get_cpu_capability(), ())
-
-
-def _load_code(
-    program: ProgramFile, code: ExportedCode, tensors: Mapping[str, torch.Tensor]
-) -> Flat:
-    functions = load_image(code.image)
-    driver = functions[f"{program.driver}.kernel"]
-    graphs = [_load_graph(g, functions, driver, tensors) for g in code.graphs]
-    return make_program(program.kind, graphs[0], graphs[-1])
-
-
-def _load_graph(
-    graph: ExportedGraph,
-    functions: Mapping[str, Entry],
-    driver: Entry,
-    tensors: Mapping[str, torch.Tensor],
-) -> CompiledPlan:
-    """Return a graph as a callable.
-
-    Its plan is verified first, so that a damaged one fails here and not in a kernel.
-    """
-    verify_plan(graph.plan)
-    kernels = [_launcher(k, functions) for k in graph.kernels]
-    constants = [tensors[key] for key in graph.constants]
-    return load_plan(graph.plan, kernels, driver, constants, {})
-
-
-def _launcher(
-    code: KernelCode | GemmCode, functions: Mapping[str, Entry]
-) -> Launcher | GemmLauncher:
-    if isinstance(code, GemmCode):
-        called = {w: functions[f"{k}.{name}"] for w, (k, name) in code.functions.items()}
-        return GemmLauncher(code, functions[f"{code.driver}.kernel"], called)
-    names = ["kernel", *(f"kernel.{name}" for name, _ in code.parts)]
-    entry, *parts = (functions[f"{code.text_digest}.{name}"] for name in names)
-    return Launcher(code, entry, parts)
 
 
 class ExportedModule(torch.nn.Module):
@@ -124,87 +51,86 @@ class ExportedModule(torch.nn.Module):
     sizes inside of the exported limits. It raises InputError for others.
     """
 
-    def __init__(
-        self, program: ProgramFile, tensors: Mapping[str, torch.Tensor], run: Flat
-    ) -> None:
+    def __init__(self, loaded: LoadedProgram, tensors: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
-        self._program = program
-        self._run = run
-        self._input_tree = tree_from_text(program.input_tree)
-        self._output_tree = tree_from_text(program.output_tree)
-        self._results = program.results
+        self._loaded = loaded
+        state = loaded.program.state
         made: dict[str, torch.Tensor] = {}
-        slots = [_add_state(self, x, tensors, made) for x in program.state]
-        self._used = [x for x in program.state if x.used]
-        self._slots = [s for s, x in zip(slots, program.state, strict=True) if x.used]
-        self._expected = [(made[x.key].dtype, made[x.key].shape) for x in self._used]
+        slots = [_add_state(self, x, tensors, made) for x in state]
+        self._slots = [s for s, x in zip(slots, state, strict=True) if x.used]
+        self._expected = [(made[x.key].dtype, made[x.key].shape) for x in loaded.used]
 
     def forward(self, *args: object, **kwargs: object) -> object:
         """Run the program."""
         if transforms_active():
             raise TofuseError("an exported program cannot run under torch.func's transforms")
-        if {*kwargs} == {*self._program.keywords}:  # in any order
-            kwargs = {name: kwargs[name] for name in self._program.keywords}
+        loaded = self._loaded
+        program, run = loaded.program, loaded.run
+        if {*kwargs} == {*program.keywords}:  # in any order
+            kwargs = {name: kwargs[name] for name in program.keywords}
         leaves, tree = tree_flatten((args, kwargs))
-        if tree != self._input_tree:
+        if tree != loaded.input_tree:
             raise InputError(
-                f"the arguments of {self._program.name} have another structure than when it was "
-                f"exported: {tree}, not {self._input_tree}"
+                f"the arguments of {program.name} have another structure than when it was "
+                f"exported: {tree}, not {loaded.input_tree}"
             )
-        inputs = self._checked_inputs(leaves)
+        inputs = _checked_inputs(program, leaves)
         state = self._state()
         if autocast_on():  # the program has its own precision
             with DisableAutocast():
-                results = self._run(*state, *inputs)
+                results = run(*state, *inputs)
         else:
-            results = self._run(*state, *inputs)
-        leaves = [results[r.index] if isinstance(r, ResultIndex) else r for r in self._results]
-        return tree_unflatten(leaves, self._output_tree)
+            results = run(*state, *inputs)
+        leaves = [results[r.index] if isinstance(r, ResultIndex) else r for r in program.results]
+        return tree_unflatten(leaves, loaded.output_tree)
 
     def extra_repr(self) -> str:
         """Return the inputs, for the module's text."""
-        return ", ".join(map(show_input, self._program.inputs))
+        return ", ".join(map(show_input, self._loaded.program.inputs))
 
     def _state(self) -> list[torch.Tensor]:
         """Return parameters and buffers; raise TofuseError if one is no longer as exported."""
         state = [table[name] for table, name in self._slots]
-        for tensor, expected, x in zip(state, self._expected, self._used, strict=True):
+        program = self._loaded.program.name
+        for tensor, expected, x in zip(state, self._expected, self._loaded.used, strict=True):
             if tensor is None or (tensor.dtype, tensor.shape) != expected or not tensor.is_cpu:
                 raise TofuseError(
-                    f"{x.name} of the exported {self._program.name} must stay a tensor of dtype "
+                    f"{x.name} of the exported {program} must stay a tensor of dtype "
                     f"{expected[0]} and shape {list(expected[1])} on the CPU"
                 )
             if tensor.requires_grad and not x.requires_grad and torch.is_grad_enabled():
                 raise TofuseError(
-                    f"{x.name} requires grad, which {self._program.name} was not exported for: "
+                    f"{x.name} requires grad, which {program} was not exported for: "
                     "export it with backward=True, or call it under torch.no_grad()"
                 )
         return state  # type: ignore[return-value]  # no None
 
-    def _checked_inputs(self, leaves: Sequence[object]) -> list[torch.Tensor]:
-        """Return the tensors among the arguments; raise InputError for what does not fit."""
-        tensors: list[torch.Tensor] = []
-        sizes: dict[str, int] = {}
-        for x, leaf in zip(self._program.inputs, leaves, strict=True):
-            if isinstance(x, ConstantInput):
-                if type(leaf) is not type(x.value) or leaf != x.value:
-                    raise InputError(f"{x.name} must be {x.value!r}, as exported, not {leaf!r}")
-                continue
-            tensor = _checked_tensor(x, leaf, self._program)
-            tensors.append(tensor)
-            for k, (size, expected) in enumerate(zip(tensor.shape, x.shape, strict=True)):
-                if isinstance(expected, str) and expected not in sizes:
-                    sizes[expected] = self._checked_size(x, k, size, expected)
-                elif size != (wanted := sizes[expected] if isinstance(expected, str) else expected):
-                    raise InputError(f"dimension {k} of {x.name} must be {wanted}, not {size}")
-        return tensors
 
-    def _checked_size(self, x: TensorInput, k: int, size: int, symbol: str) -> int:
-        least, most = self._program.sizes[symbol]
-        if size < least or (most is not None and size > most):
-            limits = f"at least {least}" if most is None else f"from {least} to {most}"
-            raise InputError(f"dimension {k} of {x.name} must be {limits}, not {size}")
-        return size
+def _checked_inputs(program: ProgramFile, leaves: Sequence[object]) -> list[torch.Tensor]:
+    """Return the tensors among the arguments; raise InputError for what does not fit."""
+    tensors: list[torch.Tensor] = []
+    sizes: dict[str, int] = {}
+    for x, leaf in zip(program.inputs, leaves, strict=True):
+        if isinstance(x, ConstantInput):
+            if type(leaf) is not type(x.value) or leaf != x.value:
+                raise InputError(f"{x.name} must be {x.value!r}, as exported, not {leaf!r}")
+            continue
+        tensor = _checked_tensor(x, leaf, program)
+        tensors.append(tensor)
+        for k, (size, expected) in enumerate(zip(tensor.shape, x.shape, strict=True)):
+            if isinstance(expected, str) and expected not in sizes:
+                sizes[expected] = _checked_size(x, k, size, program.sizes[expected])
+            elif size != (wanted := sizes[expected] if isinstance(expected, str) else expected):
+                raise InputError(f"dimension {k} of {x.name} must be {wanted}, not {size}")
+    return tensors
+
+
+def _checked_size(x: TensorInput, k: int, size: int, limits: tuple[int, int | None]) -> int:
+    least, most = limits
+    if size < least or (most is not None and size > most):
+        allowed = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise InputError(f"dimension {k} of {x.name} must be {allowed}, not {size}")
+    return size
 
 
 def _checked_tensor(x: TensorInput, leaf: object, program: ProgramFile) -> torch.Tensor:

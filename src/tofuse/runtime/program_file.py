@@ -1,4 +1,4 @@
-"""The file of an exported program: a safetensors file whose metadata describes the program.
+"""The file of an exported program: a safetensors file whose metadata describe the program.
 
 It holds tensors (weights, constants, machine code as bytes) and one text, the manifest, in JSON:
 plans as text, kernels, inputs, results and digests. Reading it executes nothing.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Union
 
@@ -20,16 +20,18 @@ from safetensors.torch import save_file
 
 from tofuse.errors import ProgramFileError, first_line
 from tofuse.ir.code_image import CodeImage
-from tofuse.ir.dims import parse_dim
+from tofuse.ir.dims import SymDim
+from tofuse.ir.line_reader import END, LineReader
 from tofuse.ir.parse_plan import parse_plan
 from tofuse.ir.plan import Plan
-from tofuse.ir.runtime_kind import InferenceRuntime, RuntimeKind, TrainingRuntime
+from tofuse.ir.runtime_kind import RuntimeKind
 from tofuse.runtime.gemm_launch import GemmCode
 from tofuse.runtime.launch import KernelCode
+from tofuse.runtime.typed_json import Json, TextForm, TextForms, from_json, to_json
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST, DIGEST = "tofuse", "tofuse_sha256"  # names in the metadata
-Json = Union[None, bool, int, float, str, Sequence["Json"], Mapping[str, "Json"]]  # noqa: UP007  (run time)
+CODE = "tofuse.code."  # before the digest of machine code, the key of its bytes among the tensors
 Constant = Union[None, bool, int, float, str]  # noqa: UP007
 
 
@@ -114,6 +116,29 @@ class ProgramFile:
     driver: str
     code: Mapping[str, ExportedCode]  # by the processor's name
 
+    @property
+    def used(self) -> tuple[StateTensor, ...]:
+        """The state that the program takes as its first arguments."""
+        return tuple(x for x in self.state if x.used)
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor of the file: its type, and the digest of its bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """What the metadata say: the program, and the tensors by key."""
+
+    format: int
+    program: ProgramFile
+    tensors: Mapping[str, StoredTensor]
+
 
 def save_program(path: Path, program: ProgramFile, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write a program and its tensors; the file replaces another one at once.
@@ -121,13 +146,8 @@ def save_program(path: Path, program: ProgramFile, tensors: Mapping[str, torch.T
     Raises OSError if it cannot be written.
     """
     stored = {key: t.detach().cpu().contiguous().clone() for key, t in tensors.items()}
-    for processor, code in program.code.items():
-        stored[_code_key(processor)] = torch.frombuffer(
-            bytearray(code.image.code) or bytearray(1), dtype=torch.uint8
-        )
-    manifest = manifest_of(program)
-    manifest["sha256"] = {key: _digest(t) for key, t in stored.items()}
-    text = json.dumps(manifest)
+    text, codes = program_text(program, stored)
+    stored |= {key: code_tensor(content) for key, content in codes.items()}
     metadata = {MANIFEST: text, DIGEST: hashlib.sha256(text.encode()).hexdigest()}
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f"{path.name}.") as folder:
         temporary = Path(folder, path.name)
@@ -145,138 +165,113 @@ def read_program(path: Path) -> tuple[ProgramFile, dict[str, torch.Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            text = metadata.get(MANIFEST)
-            if text is None:
-                raise ProgramFileError(f"{path} is not a program exported by tofuse")
-            if hashlib.sha256(text.encode()).hexdigest() != metadata.get(DIGEST):
-                raise ProgramFileError(f"{path} is damaged: its description changed")
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
+    except (SafetensorError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ProgramFileError(f"{path} is not a program exported by tofuse: {error}") from error
+    text = metadata.get(MANIFEST)
+    if text is None:
+        raise ProgramFileError(f"{path} is not a program exported by tofuse")
+    if hashlib.sha256(text.encode()).hexdigest() != metadata.get(DIGEST):
+        raise ProgramFileError(f"{path} is damaged: its description changed")
     try:
-        manifest = json.loads(text)
-        if manifest["format"] != FORMAT:
+        return program_of_text(text, tensors), tensors
+    except ProgramFileError as error:
+        raise ProgramFileError(f"{path} {error}") from error
+
+
+def program_text(
+    program: ProgramFile, tensors: Mapping[str, torch.Tensor]
+) -> tuple[str, dict[str, bytes]]:
+    """Return the description of a program as text, and its machine code by key."""
+    stored = {key: _stored(t) for key, t in tensors.items()}
+    described, code, code_bytes = program_json(program), {}, {}
+    for name, c in program.code.items():
+        content = c.image.code + _signature(described, name, stored)
+        code[name] = replace(c, image=replace(c.image, code=content))
+        code_bytes[_code_key(content)] = content
+    stored |= {key: _stored(code_tensor(content)) for key, content in code_bytes.items()}
+    manifest = _Manifest(FORMAT, replace(program, code=code), stored)
+    return json.dumps(to_json(manifest, TEXT_FORMS)), code_bytes
+
+
+def code_tensor(content: bytes) -> torch.Tensor:
+    """Return machine code as a tensor of the file."""
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def program_of_text(text: str, tensors: Mapping[str, torch.Tensor]) -> ProgramFile:
+    """Return the program of `program_text`; raise ProgramFileError if something does not fit."""
+
+    def read_code(key: str) -> bytes:
+        return tensors[key].numpy().tobytes()
+
+    forms = {**TEXT_FORMS, bytes: TextForm(_code_key, read_code)}
+    try:
+        parsed = json.loads(text)
+        found = parsed.get("format") if isinstance(parsed, dict) else None
+        if found != FORMAT:
             raise ProgramFileError(
-                f"{path} has format {manifest['format']}, and this tofuse reads format {FORMAT}; "
-                "export the program again"
+                f"has format {found}, and this tofuse reads {FORMAT}; export the program again"
             )
-        for key in {*tensors, *manifest["sha256"]}:
-            if key not in tensors or _digest(tensors[key]) != manifest["sha256"].get(key):
-                raise ProgramFileError(f"{path} is damaged: the content of {key!r} changed")
-        return _from_json(manifest, tensors), tensors
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise ProgramFileError(f"{path} is of another tofuse: {first_line(error)}") from error
-
-
-def _code_key(processor: str) -> str:
-    return f"tofuse.code.{processor}"
-
-
-def _digest(tensor: torch.Tensor) -> str:
-    """Return the SHA-256 of a tensor's bytes."""
-    flat = tensor.reshape(-1).view(torch.uint8) if tensor.numel() else tensor.new_empty(0)
-    return hashlib.sha256(flat.numpy().data).hexdigest()
-
-
-def manifest_of(program: ProgramFile) -> dict[str, Json]:
-    """Return the description of a program as JSON, without digests."""
-    code: dict[str, Json] = {
-        name: {
-            "graphs": [_graph_json(g) for g in found.graphs],
-            "entries": dict(found.image.entries),
-            "slots": dict(found.image.slots),
-            "bytes": len(found.image.code),
-        }
-        for name, found in program.code.items()
-    }
-    results: list[Json] = [
-        {"index": r.index} if isinstance(r, ResultIndex) else {"value": r} for r in program.results
-    ]
-    return {
-        "format": FORMAT,
-        **{name: getattr(program, name) for name in PLAIN_FIELDS},
-        "keywords": list(program.keywords),
-        "inputs": [asdict(x) for x in program.inputs],
-        "state": [asdict(x) for x in program.state],
-        "results": results,
-        "kind": {"name": type(program.kind).__name__, **asdict(program.kind)},
-        "code": code,
-    }
-
-
-def _graph_json(graph: ExportedGraph) -> Json:
-    kernels = [_kernel_json(k) for k in graph.kernels]
-    return {"plan": repr(graph.plan), "kernels": kernels, "constants": list(graph.constants)}
-
-
-def _kernel_json(kernel: KernelCode | GemmCode) -> dict[str, Json]:
-    values = {f.name: getattr(kernel, f.name) for f in fields(kernel)}
-    if isinstance(kernel, GemmCode):
-        sizes = {name: str(d) for name, d in kernel.sizes.items()}
-        return {**values, "sizes": sizes, "offsets": [str(d) for d in kernel.offsets]}
-    return {
-        **values,
-        "workspace_bytes": str(kernel.workspace_bytes),
-        "elements": str(kernel.elements),
-    }
-
-
-def _from_json(manifest: Mapping, tensors: Mapping[str, torch.Tensor]) -> ProgramFile:  # type: ignore[type-arg]  # JSON
-    """Return the program of a manifest."""
-    inputs = [
-        TensorInput(**{**x, "shape": tuple(x["shape"])}) if "dtype" in x else ConstantInput(**x)
-        for x in manifest["inputs"]
-    ]
+        manifest = from_json(_Manifest, parsed, forms)
+    except (ValueError, RecursionError) as error:
+        raise ProgramFileError(f"has a wrong description: {first_line(error)}") from error
+    for key in {*tensors, *manifest.tensors}:
+        if key not in tensors or _stored(tensors[key]) != manifest.tensors.get(key):
+            raise ProgramFileError(f"is damaged: the content of {key!r} changed")
     code = {}
-    for name, found in manifest["code"].items():
-        content = tensors[_code_key(name)].numpy().tobytes()[: found["bytes"]]
-        image = CodeImage(content, found["entries"], found["slots"])
-        code[name] = ExportedCode(tuple(map(_graph_from_json, found["graphs"])), image)
-    return ProgramFile(
-        **{name: manifest[name] for name in PLAIN_FIELDS if name != "sizes"},
-        sizes={symbol: tuple(limits) for symbol, limits in manifest["sizes"].items()},
-        inputs=tuple(inputs),
-        keywords=tuple(manifest["keywords"]),
-        state=tuple(
-            StateTensor(**{**x, "strides": tuple(x["strides"])}) for x in manifest["state"]
-        ),
-        results=tuple(
-            ResultIndex(r["index"]) if "index" in r else r["value"] for r in manifest["results"]
-        ),
-        kind=_kind_from_json(manifest["kind"]),
-        code=code,
-    )
+    for name, c in manifest.program.code.items():
+        content, signature = c.image.code[:-SIGNATURE_BYTES], c.image.code[-SIGNATURE_BYTES:]
+        if _signature(parsed["program"], name, manifest.tensors) != signature:
+            raise ProgramFileError(f"describes another program than its {name} code is of")
+        code[name] = replace(c, image=replace(c.image, code=content))
+    return replace(manifest.program, code=code)
 
 
-def _kind_from_json(found: Mapping) -> RuntimeKind:  # type: ignore[type-arg]  # JSON
-    kind = InferenceRuntime if found["name"] == InferenceRuntime.__name__ else TrainingRuntime
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items() if k != "name"}
-    return kind(**values)  # type: ignore[arg-type]  # JSON
+def program_json(program: ProgramFile) -> Json:
+    """Return the description of a program as JSON, without tensors."""
+    return to_json(program, TEXT_FORMS)
 
 
-def _graph_from_json(found: Mapping) -> ExportedGraph:  # type: ignore[type-arg]  # JSON
-    kernels = map(_kernel_from_json, found["kernels"])
-    return ExportedGraph(parse_plan(found["plan"]), tuple(kernels), tuple(found["constants"]))
+def _signature(described: Json, processor: str, tensors: Mapping[str, StoredTensor]) -> bytes:
+    """Return the digest of all that machine code relies on, which its bytes end with.
+
+    As the mangled names of a linker, it ties code to the types that it was compiled for: nothing
+    else says how many bytes a kernel reads of an argument.
+    """
+    assert isinstance(described, dict)
+    code = described["code"][processor]
+    bare = {**code, "image": {**code["image"], "code": ""}}  # whose key contains this digest
+    types = {k: [t.dtype, *t.shape] for k, t in tensors.items() if not k.startswith(CODE)}
+    parts = [{**described, "name": "", "torch": "", "code": bare}, processor, types]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()
 
 
-def _kernel_from_json(found: Mapping) -> KernelCode | GemmCode:  # type: ignore[type-arg]  # JSON
-    if "driver" in found:
-        return GemmCode(
-            found["driver"],
-            {word: (key, name) for word, (key, name) in found["functions"].items()},
-            tuple(found["word_names"]),
-            {name: parse_dim(text) for name, text in found["sizes"].items()},
-            tuple(map(parse_dim, found["offsets"])),
-        )
-    return KernelCode(
-        **{
-            **found,
-            "parts": tuple((name, parallel) for name, parallel in found["parts"]),
-            "symbols": tuple(found["symbols"]),
-            "workspace_bytes": parse_dim(found["workspace_bytes"]),
-            "elements": parse_dim(found["elements"]),
-        }
-    )
+def _code_key(code: bytes) -> str:
+    return f"{CODE}{hashlib.sha256(code).hexdigest()}"
 
 
-PLAIN_FIELDS = ("name", "torch", "input_tree", "output_tree", "sizes", "driver")
+def _stored(tensor: torch.Tensor) -> StoredTensor:
+    """Return the type of a tensor, and the digest of its bytes."""
+    flat = tensor.reshape(-1).view(torch.uint8) if tensor.numel() else tensor.new_empty(0)
+    digest = hashlib.sha256(flat.numpy().data).hexdigest()
+    return StoredTensor(str(tensor.dtype), tuple(tensor.shape), digest)
+
+
+def _read_dim(text: str) -> object:
+    line = LineReader(1, text)
+    size = line.dim()
+    line.expect(END)
+    return size
+
+
+def _unreadable(text: str) -> object:
+    raise ValueError("machine code stands among the tensors")
+
+
+SIGNATURE_BYTES = hashlib.sha256().digest_size
+TEXT_FORMS: TextForms = {
+    Plan: TextForm(repr, parse_plan),
+    SymDim: TextForm(repr, _read_dim),
+    bytes: TextForm(_code_key, _unreadable),
+}

@@ -1,0 +1,116 @@
+"""An exported program, linked into this process; its pickle is its file's content."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from tofuse.errors import ProgramFileError, VerifyError
+from tofuse.ir.machine_function import Entry
+from tofuse.runtime.autograd_program import make_program
+from tofuse.runtime.execute import CompiledPlan, load_plan
+from tofuse.runtime.gemm_launch import GemmCode, GemmLauncher
+from tofuse.runtime.launch import KernelCode, Launcher
+from tofuse.runtime.load_image import load_image
+from tofuse.runtime.program_file import (
+    ExportedCode,
+    ExportedGraph,
+    ProgramFile,
+    code_tensor,
+    program_of_text,
+    program_text,
+)
+from tofuse.runtime.verify_program import verify_program
+from tofuse.torch_internals.trees import tree_from_text
+
+# Processors by `torch.backends.cpu.get_cpu_capability()`, the best first.
+CAPABILITIES: Mapping[str, tuple[str, ...]] = {
+    "AVX512": ("avx512", "avx2"),
+    "AVX2": ("avx2",),
+    "DEFAULT": (),
+}
+ARM = ("neon",)
+
+
+class LoadedProgram:
+    """A program that can be called with its flat arguments. It does not change: copies share it."""
+
+    def __init__(self, program: ProgramFile, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Link the program; raise an error if a part of it does not fit."""
+        processors = host_processors()
+        code = next((program.code[p] for p in processors if p in program.code), None)
+        if code is None:
+            raise ProgramFileError(
+                f"has machine code for {', '.join(program.code)}; this processor runs "
+                f"{' and '.join(processors) or 'none of these'}; export the program for it"
+            )
+        verify_program(program, code)
+        self.program, self.used = program, program.used
+        keys = (key for c in program.code.values() for g in c.graphs for key in g.constants)
+        self.constants = {key: tensors[key] for key in keys}
+        self.input_tree = tree_from_text(program.input_tree)
+        self.output_tree = tree_from_text(program.output_tree)
+        counts = (self.input_tree.num_leaves, self.output_tree.num_leaves)
+        if counts != (len(program.inputs), len(program.results)):
+            raise VerifyError("the structures of arguments and results have other counts")
+        self.run = _load_code(program, code, self.constants)
+
+    def __deepcopy__(self, memo: object) -> LoadedProgram:
+        """Return the program itself."""
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., LoadedProgram], tuple[object, ...]]:
+        text, code = program_text(self.program, self.constants)
+        return _restore, (text, self.constants, code)
+
+
+def _restore(
+    text: str, constants: Mapping[str, torch.Tensor], code: Mapping[str, bytes]
+) -> LoadedProgram:
+    """Return the program of a pickle; raise ProgramFileError if it does not run here."""
+    tensors = {**constants, **{key: code_tensor(content) for key, content in code.items()}}
+    try:
+        return LoadedProgram(program_of_text(text, tensors), tensors)
+    except ProgramFileError as error:
+        raise ProgramFileError(f"the pickled program {error}") from error
+
+
+def host_processors() -> tuple[str, ...]:
+    """Return the names of the processors whose machine code runs here, the best first."""
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return ARM
+    return CAPABILITIES.get(torch.backends.cpu.get_cpu_capability(), ())
+
+
+def _load_code(
+    program: ProgramFile, code: ExportedCode, tensors: Mapping[str, torch.Tensor]
+) -> Callable[..., torch.Tensor | Sequence[torch.Tensor]]:
+    functions = load_image(code.image)
+    driver = functions[f"{program.driver}.kernel"]
+    graphs = [_load_graph(g, functions, driver, tensors) for g in code.graphs]
+    return make_program(program.kind, graphs[0], graphs[-1])
+
+
+def _load_graph(
+    graph: ExportedGraph,
+    functions: Mapping[str, Entry],
+    driver: Entry,
+    tensors: Mapping[str, torch.Tensor],
+) -> CompiledPlan:
+    """Return a graph as a callable."""
+    kernels = [_launcher(k, functions) for k in graph.kernels]
+    constants = [tensors[key] for key in graph.constants]
+    return load_plan(graph.plan, kernels, driver, constants, {})
+
+
+def _launcher(
+    code: KernelCode | GemmCode, functions: Mapping[str, Entry]
+) -> Launcher | GemmLauncher:
+    if isinstance(code, GemmCode):
+        called = {w: functions[f"{k}.{name}"] for w, (k, name) in code.functions.items()}
+        return GemmLauncher(code, functions[f"{code.driver}.kernel"], called)
+    names = ["kernel", *(f"kernel.{name}" for name, _ in code.parts)]
+    entry, *parts = (functions[f"{code.text_digest}.{name}"] for name in names)
+    return Launcher(code, entry, parts)
