@@ -25,6 +25,7 @@ from tofuse.frontends.ops_pointwise import POINTWISE
 from tofuse.frontends.ops_quantize import QUANTIZE
 from tofuse.frontends.ops_reduce import REDUCE
 from tofuse.frontends.ops_shape import SHAPE, with_stride_order
+from tofuse.frontends.ops_slice import SLICE
 from tofuse.ir.dims import strides_in
 from tofuse.ir.graph import Loc, Value
 from tofuse.ir.size_expression import ArgumentSize
@@ -116,8 +117,8 @@ Statement = Union[DefineTensor, DefineScalar, DefineVector, OpCall, AddOutput]  
 Environment = list[Lowered]  # by the index of a Ref
 
 RULES: Mapping[str, Rule] = {
-    **POINTWISE, **REDUCE, **SHAPE, **INDEX, **FACTORY, **MATMUL, **ATTENTION, **NORM, **QUANTIZE,
-    **GROUPED,
+    **POINTWISE, **REDUCE, **SHAPE, **SLICE, **INDEX, **FACTORY, **MATMUL, **ATTENTION, **NORM,
+    **QUANTIZE, **GROUPED,
 }  # fmt: skip
 
 # other names of a parameter, from older releases of nvFuser and from torch

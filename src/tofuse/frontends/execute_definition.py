@@ -135,7 +135,7 @@ class DefinitionExecutor:
             variant = self._compile(flat, key)
             # compilation may have made more sizes static, which are part of the key
             self.variants[self._key(flat, device)] = variant
-        if variant.lowering.equalities or variant.lowering.nonzero_sizes:
+        if variant.lowering.equalities or variant.lowering.minima:
             _check_sizes(variant, flat)
         return variant
 
@@ -186,14 +186,14 @@ class DefinitionExecutor:
         reports: list[GraphReport] = []
         context = make_context(self.config, reports.append)
         run = compile_captured(captured, self.name, context)[0]
-        checked = [d for d, _ in low.nonzero_sizes]
+        checked = [d for d, _, _ in low.minima]
         for equality in low.equalities:
             checked += (symbol(equality.symbol), equality.size)
         return Variant(run, captured, low.sources_of(checked), low, reports[-1])
 
 
 def _check_sizes(variant: Variant, flat: Sequence[PlanArgument]) -> None:
-    """Raise DefinitionError if two sizes that the program needs to be equal differ."""
+    """Raise DefinitionError if sizes differ that must be equal, or if a number is too small."""
     env = bind_symbols(variant.symbol_sources, flat)
     for equality in variant.lowering.equalities:
         found, expected = env[equality.symbol], evaluate(equality.size, env)
@@ -201,8 +201,8 @@ def _check_sizes(variant: Variant, flat: Sequence[PlanArgument]) -> None:
             fact = _describe_size(variant.symbol_sources[equality.symbol], found)
             op, _, reason = equality.reason.partition(": ")
             raise DefinitionError(f"{op}: {fact}, not {expected}; {reason}")
-    for count, message in variant.lowering.nonzero_sizes:
-        if evaluate(count, env) == 0:
+    for number, least, message in variant.lowering.minima:
+        if evaluate(number, env) < least:
             raise DefinitionError(message)
 
 

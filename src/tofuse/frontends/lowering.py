@@ -80,7 +80,8 @@ class Lowering:
     symbols: dict[str, SizeSource] = field(default_factory=dict)
     specialized: dict[str, ArgumentSize] = field(default_factory=dict)
     zero_specialized: dict[str, ArgumentSize] = field(default_factory=dict)
-    nonzero_sizes: list[tuple[Dim, str]] = field(default_factory=list)  # sizes that must not be 0
+    # numbers, the least that each may be, and what to say otherwise; a run checks them
+    minima: list[tuple[Dim, int, str]] = field(default_factory=list)
     # each output, and the number of the input that it is written into
     outputs: list[tuple[Item | tuple[Item, ...], int | None]] = field(default_factory=list)
     # results that are written into an input of their type, and its number
@@ -153,6 +154,17 @@ class Lowering:
         if not isinstance(given, (list, tuple)):
             raise self.error(f"{what} must be a list, not {describe(given)}")
         return tuple(self.dim(x, f"an entry of {what}") for x in given)
+
+    def sizes(self, given: Shape, what: str = "the shape") -> tuple[Dim, ...]:
+        """Convert a list or vector to sizes, none of them negative."""
+        found = self.dims(given, what)
+        self.require_sizes(found, what)
+        return found
+
+    def require_sizes(self, sizes: Sequence[Dim], what: str = "the shape") -> None:
+        """Raise DefinitionError if a size is negative; a run checks symbolic ones."""
+        for size in sizes:
+            self.require_at_least(size, 0, f"{what} {show_shape(sizes)} has a negative size")
 
     def axis(self, given: OperandLike, rank: int, what: str = "dim") -> int:
         """Convert a dimension, possibly negative, to one counted from the front."""
@@ -311,6 +323,14 @@ class Lowering:
                 reason = located(self.op_name, self.builder.loc, what)
                 raise SizesMustBeEqual(SizeEquality(name, y, reason))
         self.specialize([a, b])
+
+    def require_at_least(self, number: Dim, least: int, message: str) -> None:
+        """Raise DefinitionError if a number is too small; a run checks a symbolic one."""
+        if isinstance(number, SymDim):
+            message = located(self.op_name, self.builder.loc, message)
+            self.minima.append((number, least, message))
+        elif number < least:
+            raise self.error(message)
 
     def with_equality(self, equality: SizeEquality) -> Lowering:
         """Return a new lowering with one more equality; symbols keep their names."""

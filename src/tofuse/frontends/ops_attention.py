@@ -17,7 +17,16 @@ from tofuse.frontends.elementwise_table import (
     elementwise_node,
     of_rank,
 )
-from tofuse.frontends.items import Item, Node, Number, OperandLike, RngState, Rule, is_constant
+from tofuse.frontends.items import (
+    Item,
+    Node,
+    Number,
+    OperandLike,
+    RngState,
+    Rule,
+    is_constant,
+    is_scalar,
+)
 from tofuse.frontends.lowering import Lowering
 from tofuse.frontends.ops_factory import rng_state, standard_uniform
 from tofuse.frontends.ops_index import select
@@ -25,6 +34,7 @@ from tofuse.frontends.ops_matmul import matmul
 from tofuse.frontends.ops_pointwise import where
 from tofuse.frontends.ops_reduce import reduce
 from tofuse.frontends.ops_shape import iota_along, permute
+from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
 from tofuse.ir.types import TensorType
 
@@ -128,6 +138,10 @@ def sdpfa_bwd(
     tensors = [low.tensor(t, n) for t, n in zip(given, names, strict=True)]
     q, k, v = tensors[1:4]
     _check_shapes(low, q, k, v)
+    shape = (*q.shape[:-1], v.shape[-1])
+    for t, name in ((tensors[0], names[0]), (tensors[4], names[4])):
+        _require_shape(low, t, shape, name)
+    _require_shape(low, tensors[5], shape[:-1], names[5])
     options, first_op = _options(low, dropout_p, is_causal, scale), len(low.builder.ops)
     if options.fit_flash and _flash_runs(low, q, k, v):
         args: tuple[Argument, ...] = (*(_rows(low, t) for t in tensors), 0.0, bool(options.causal))
@@ -161,6 +175,13 @@ def _check_shapes(low: Lowering, q: Node, k: Node, v: Node) -> None:
     low.require_equal(k.shape[-2], v.shape[-2], f"key and value at dimension {q.rank - 2}")
 
 
+def _require_shape(low: Lowering, x: Node, shape: tuple[Dim, ...], name: str) -> None:
+    if x.rank != len(shape):
+        raise low.error(f"{name} must have rank {len(shape)}, not {x.rank}")
+    for d, size in enumerate(shape):
+        low.require_equal(x.shape[d], size, f"{name} at dimension {d}")
+
+
 def _options(
     low: Lowering,
     dropout_p: OperandLike | None,
@@ -169,7 +190,10 @@ def _options(
 ) -> Options:
     p = low.operand(0.0 if dropout_p is None else dropout_p)
     causal = low.operand(False if is_causal is None else is_causal)
-    return Options(p, causal, None if scale is None else low.operand(scale))
+    factor = None if scale is None else low.operand(scale)
+    if not all(is_scalar(x) for x in (p, causal, factor) if x is not None):
+        raise low.error("dropout_p, is_causal and scale must be numbers")
+    return Options(p, causal, factor)
 
 
 def _flash_runs(low: Lowering, q: Node, k: Node, v: Node) -> bool:

@@ -28,10 +28,11 @@ def iota(
     target, count = datatype(dtype), low.dim(length, "length")
     first = low.operand(0 if start is None else start)
     increment = low.operand(1 if step is None else step)
-    if isinstance(count, int) and count < 0:
-        raise low.error(f"length is {count}, but must not be negative")
+    low.require_at_least(count, 0, f"length is {count}, but must not be negative")
     if target.is_complex or target is DataType.Bool:
         raise low.error(f"it cannot make {target.value} elements")
+    for number, what in ((first, "start"), (increment, "step")):
+        _require_fits(low, number, target, what)
     if isinstance(increment, Number) and increment.value == 0:
         raise low.error("step must not be 0")
     begin, jump = _as_integer(first), _as_integer(increment)
@@ -55,23 +56,31 @@ def _as_integer(x: Item) -> Dim | None:
     return int(x.value) if x.value == int(x.value) else None
 
 
+def _require_fits(low: Lowering, x: Item, dtype: DataType, what: str) -> None:
+    """Raise DefinitionError for a number that is not finite, or a float where integers are made."""
+    if isinstance(x, Number) and isinstance(x.value, float) and not math.isfinite(x.value):
+        raise low.error(f"{what} must be a finite number")
+    if x.dtype.is_complex or (x.dtype.is_float and not dtype.is_float):
+        raise low.error(f"{what} has type {x.dtype.value}, but the elements are {dtype.value}")
+
+
 def full(
     low: Lowering,
     shape: Shape,
     fill_value: OperandLike,
     dtype: DataType | torch.dtype = DataType.Null,
 ) -> Node:
-    value, extents = low.operand(fill_value), low.dims(shape)
+    value, extents = low.operand(fill_value), low.sizes(shape)
     target = datatype(dtype)
     target = value.dtype if target is DataType.Null else target
     if isinstance(value, Node) and value.rank:
         raise low.error(f"fill_value must be a scalar, not a tensor of rank {value.rank}")
-    if any(isinstance(e, int) and e < 0 for e in extents):
-        raise low.error("the shape has a negative size")
     if isinstance(value, Number) and target.ir is not DType.OTHER:
         if isinstance(value.value, complex):
             raise low.error(f"a complex fill_value cannot be converted to {target.value}")
         fill = value.value
+        if isinstance(fill, float) and not math.isfinite(fill) and not target.is_float:
+            raise low.error(f"{fill} cannot be converted to {target.value}")
         if not isinstance(fill, SymDim):
             fill = torch.tensor(fill).to(target.torch).item()
         assert not isinstance(fill, complex)
@@ -92,7 +101,7 @@ def uniform(
 ) -> Node:
     """Return uniform numbers in [minval, maxval); with seed and offset, the same in every run."""
     seed = rng_state(low, rng_seed, rng_offset)
-    unit = standard_uniform(low, seed, low.dims(shape), _float_type(low, datatype(dtype)))
+    unit = standard_uniform(low, seed, low.sizes(shape), _float_type(low, datatype(dtype)))
     length = elementwise(low, "sub", maxval, minval)
     return _scale_and_shift(low, unit, length, minval, datatype(dtype))
 
@@ -109,7 +118,7 @@ def normal(
 ) -> Node:
     """Return normal numbers; with seed and offset, the same in every run."""
     seed = rng_state(low, rng_seed, rng_offset)
-    standard = _standard_normal(low, seed, low.dims(shape), _float_type(low, datatype(dtype)))
+    standard = _standard_normal(low, seed, low.sizes(shape), _float_type(low, datatype(dtype)))
     return _scale_and_shift(low, standard, std, mean, datatype(dtype))
 
 
@@ -181,6 +190,8 @@ def rng_state(low: Lowering, seed: OperandLike | None, offset: OperandLike | Non
             low.default_rng = RngState(low.draw_seed())
         return low.default_rng
     given = [low.operand(x) for x in (seed, offset)]
+    if not all(x.dtype.is_int for x in given):
+        raise low.error("rng_seed and rng_offset must be integers")
     fixed = [x.value for x in given if isinstance(x, Number) and isinstance(x.value, int)]
     if len(fixed) == 2:
         value = Value(TensorType((2,), DType.I64), f"seed{len(low.constants)}")

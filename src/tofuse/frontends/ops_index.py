@@ -34,14 +34,16 @@ def index_select(low: Lowering, arg: OperandLike, index: OperandLike, dim: Opera
 def select(low: Lowering, arg: OperandLike, index: OperandLike, dim: OperandLike) -> Node:
     """Select one slice along a dimension, which is removed."""
     x, axis = low.tensor(arg), low.axis(dim, low.tensor(arg).rank)
+    if not x.rank:
+        raise low.error("the tensor must have at least rank 1")
     shape = (*x.shape[:axis], *x.shape[axis + 1 :])
     number = low.operand(index)
     if isinstance(number, Number):
         k, extent = low.dim(number, "the index"), x.shape[axis]
-        if isinstance(k, int) and k < 0 and isinstance(extent, int):
-            k += extent
-        if isinstance(k, int) and isinstance(extent, int) and not 0 <= k < extent:
-            raise low.error(f"the index {k} is out of range for dimension {axis} of size {extent}")
+        message = f"the index {k} is out of range for dimension {axis} of size {extent}"
+        if isinstance(k, int):
+            low.require_at_least(extent, -k if k < 0 else k + 1, message)
+            k = k + extent if k < 0 else k
         if isinstance(k, int) and k >= 0 and isinstance(extent, int):
             one = low.builder.slice(x.value, axis, k, 1)
             return Node(low.builder.reshape(one, shape), x.dtype)
@@ -57,11 +59,7 @@ def gather(low: Lowering, arg: OperandLike, index: OperandLike, dim: OperandLike
     others = [d for d in range(x.rank) if d != axis]
     fixed = all(isinstance(e, int) for d in others for e in (x.shape[d], index_node.shape[d]))
     for d in others:
-        a, b = x.shape[d], index_node.shape[d]
-        if isinstance(a, int) and isinstance(b, int) and b > a:
-            raise low.error(
-                f"the index has size {b} at dimension {d}, more than the tensor's size {a}"
-            )
+        _require_inside(low, index_node, x, d, "the tensor")
     if _is_readable(x) and (fixed or all(x.shape[d] == index_node.shape[d] for d in others)):
         value = x.value
         for d in others:
@@ -98,10 +96,17 @@ def scatter(
     """Scatter as torch.scatter: return a copy with `src` written at the indexed positions."""
     x, index_node = low.tensor(arg1), _index_tensor(low, index)
     axis, source = _matching_axis(low, x, index_node, dim), low.operand(src)
+    if source.dtype.is_complex and not x.dtype.is_complex:
+        raise low.error(f"complex numbers cannot be written into a tensor of {x.dtype.value}")
+    for d in range(x.rank):
+        if d != axis:
+            _require_inside(low, index_node, x, d, "the tensor")
     positions = low.builder.convert(index_node.value, DType.I64)
     if isinstance(source, Node) and source.rank:
         if source.rank != x.rank:
             raise low.error(f"src has rank {source.rank}, but the tensor has rank {x.rank}")
+        for d in range(x.rank):
+            _require_inside(low, index_node, source, d, "src")
         written = low.convert(source.value, source.dtype, x.dtype)
         args = (x.value, axis, positions, written)
         return low.call("aten.scatter.src", args, x.shape, x.dtype)
@@ -122,11 +127,12 @@ def topk(
     sorted: bool = False,
 ) -> list[Node]:
     """Return the k largest or smallest elements along a dimension, and their indices."""
-    x, count = low.tensor(arg), low.dim(k, "k")
+    x, count = _ordered(low, arg), low.dim(k, "k")
     axis = low.axis(dim, x.rank)
     extent = x.shape[axis] if x.rank else 1
-    if isinstance(count, int) and isinstance(extent, int) and not 0 <= count <= extent:
-        raise low.error(f"k is {count}, out of range for a dimension of size {extent}")
+    message = f"k is {count}, out of range for a dimension of size {extent}"
+    low.require_at_least(count, 0, message)
+    low.require_at_least(extent - count, 0, message)
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :]) if x.rank else ()
     args = (x.value, count, axis, largest, sorted)
     results = [(shape, x.dtype), (shape, DataType.Int)]
@@ -140,7 +146,7 @@ def argsort(
     descending: bool = False,
     stable: bool = False,
 ) -> Node:
-    x = low.tensor(arg)
+    x = _ordered(low, arg)
     axis = low.axis(dim, x.rank)
     keyword: dict[str, Argument] = {"stable": stable, "dim": axis, "descending": descending}
     results = [(x.shape, DataType.Int)]
@@ -153,6 +159,21 @@ def _index_tensor(low: Lowering, index: OperandLike) -> Node:
     if not index_node.dtype.is_int:
         raise low.error(f"the index must have an integer type, not {index_node.dtype.value}")
     return index_node
+
+
+def _ordered(low: Lowering, arg: OperandLike) -> Node:
+    """Return a tensor of numbers that can be sorted."""
+    x = low.tensor(arg)
+    if x.dtype.is_complex:
+        raise low.error("complex numbers have no order")
+    return x
+
+
+def _require_inside(low: Lowering, index: Node, x: Node, d: int, what: str) -> None:
+    """Require that an index is no larger than a tensor at a dimension."""
+    a, b = x.shape[d], index.shape[d]
+    message = f"the index has size {b} at dimension {d}, more than {what} with size {a}"
+    low.require_at_least(a - b, 0, message)
 
 
 def _matching_axis(low: Lowering, x: Node, index: Node, dim: OperandLike) -> int:

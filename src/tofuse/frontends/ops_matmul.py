@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.elementwise_table import elementwise
-from tofuse.frontends.items import Item, Node, Number, OperandLike, Rule, show_shape
+from tofuse.frontends.items import Item, Node, Number, OperandLike, Rule, is_scalar, show_shape
 from tofuse.frontends.lowering import Lowering
 from tofuse.frontends.ops_pointwise import where
 from tofuse.frontends.ops_reduce import reduce
@@ -81,7 +82,10 @@ def embedding_fwd(
     rows = Node(low.builder.emit("take", (table.value, wide), attrs), table.dtype)
     if max_norm is None:
         return rows
-    return _limit_norms(low, rows, max_norm, low.operand(2.0 if norm_type is None else norm_type))
+    limit, order = (low.operand(x) for x in (max_norm, 2.0 if norm_type is None else norm_type))
+    if not is_scalar(limit) or not is_scalar(order) or not table.dtype.is_float:
+        raise low.error("max_norm and norm_type must be numbers, and the weight of floats")
+    return _limit_norms(low, rows, limit, order)
 
 
 def _limit_norms(low: Lowering, rows: Node, limit: OperandLike, order: Item) -> Node:
@@ -107,6 +111,8 @@ def _same_type_operands(low: Lowering, arg1: OperandLike, arg2: OperandLike) -> 
         raise low.error(
             f"the operands have types {a.dtype.value} and {b.dtype.value}; cast one of them"
         )
+    if a.dtype is DataType.Bool:
+        raise low.error("it does not take Bool operands")
     return a, b
 
 

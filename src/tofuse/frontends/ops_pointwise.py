@@ -150,6 +150,8 @@ def imag(low: Lowering, arg: OperandLike) -> Item:
 def complex_(low: Lowering, real: OperandLike, imag: OperandLike) -> Item:
     parts = [low.operand(real), low.operand(imag)]
     dtype = low.promoted_type(parts, to_float=True)
+    if dtype.is_complex:
+        raise low.error("the parts of a complex number must be real")
     shape = broadcast_shape(low, parts)
     values = tuple(low.value_of(x, dtype) for x in parts)
     out = DataType.ComplexDouble if dtype is DataType.Double else DataType.ComplexFloat

@@ -8,9 +8,9 @@ from functools import partial
 import torch
 
 from tofuse.frontends.datatypes import DataType, datatype
-from tofuse.frontends.items import Node, Number, OperandLike, Rule, located
+from tofuse.frontends.items import Node, Number, OperandLike, Rule
 from tofuse.frontends.lowering import Lowering
-from tofuse.ir.dims import Dim, SymDim, product
+from tofuse.ir.dims import Dim, product
 from tofuse.ir.graph import Scalar, Value
 from tofuse.ir.types import DType
 
@@ -45,10 +45,7 @@ def _require_elements(low: Lowering, x: Node, axes: tuple[int, ...]) -> None:
     """Reject a max or min of no elements; a run checks symbolic sizes."""
     count = product(x.shape[d] for d in axes)
     message = "the reduced dimensions have no elements, so there is no maximum or minimum"
-    if count == 0:
-        raise low.error(message)
-    if isinstance(count, SymDim):
-        low.nonzero_sizes.append((count, located(low.op_name, low.builder.loc, message)))
+    low.require_at_least(count, 1, message)
 
 
 def _kind_and_type(low: Lowering, name: str, x: Node, dtype: DataType) -> tuple[str, DataType]:
@@ -80,7 +77,9 @@ def reduced_axes(low: Lowering, x: Node, dims: Dims) -> tuple[int, ...]:
     """Return the dimensions to reduce, sorted; None means all."""
     if dims is None:
         return tuple(range(x.rank))
-    given = [dims] if isinstance(dims, (int, Number)) else list(dims)
+    given = [dims] if isinstance(dims, (int, Number)) else dims
+    if not isinstance(given, (list, tuple)) or not given:
+        raise low.error("dims must be a dimension, or a list of at least one")
     axes = [low.axis(d, x.rank, "an entry of dims") for d in given]
     if len(set(axes)) != len(axes):
         raise low.error(f"dims {list(given)} contain a dimension twice")
@@ -166,6 +165,8 @@ def scan(name: str, low: Lowering, arg: OperandLike, dim: int) -> Node:
     axis = low.axis(dim, x.rank)
     half = x.dtype in (DataType.Half, DataType.BFloat16)
     dtype = low.promoted_type([x], keep_narrow=half)
+    if dtype.is_complex and name in ("cummin", "cummax"):
+        raise low.error("complex numbers have no order")
     if name in ("cumsum", "cumprod") and dtype.category < 2:
         dtype = DataType.Int
     value = low.convert(x.value, x.dtype, dtype)

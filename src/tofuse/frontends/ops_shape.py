@@ -1,4 +1,4 @@
-"""Shape ops: views, slices, pads, concatenations."""
+"""Shape ops: views, concatenations, layouts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from tofuse.frontends.items import (
     OperandLike,
     Rule,
     Shape,
-    is_constant,
-    is_scalar,
     show_shape,
 )
 from tofuse.frontends.lowering import Lowering
 from tofuse.frontends.ops_factory import iota_value
-from tofuse.ir.dims import Dim, SymDim, exact_div, product, strides_in
+from tofuse.ir.dims import Dim, exact_div, product, strides_in
 from tofuse.ir.graph import Scalar, Value
 from tofuse.ir.size_expression import apply_function
 from tofuse.ir.types import DType
@@ -119,6 +117,7 @@ def broadcast_in_dim(low: Lowering, arg: OperandLike, shape: Shape, broadcast_di
         )
     if list(positions) != sorted(set(positions)):
         raise low.error(f"broadcast_dims {list(positions)} must increase")
+    low.require_sizes([e for d, e in enumerate(target) if d not in positions or e != -1])
     for k, place in enumerate(positions):
         if item.shape[k] != 1 and target[place] != -1:
             low.require_equal(
@@ -134,6 +133,12 @@ def broadcast_in_dim(low: Lowering, arg: OperandLike, shape: Shape, broadcast_di
 def _broadcast_in_dim(
     low: Lowering, x: Node, shape: tuple[Dim, ...], positions: tuple[int, ...]
 ) -> Value:
+    if x.dtype.ir is DType.OTHER:
+        unit = tuple(
+            x.shape[positions.index(d)] if d in positions else 1 for d in range(len(shape))
+        )
+        narrow = low.checked_reshape(x.value, unit, x.dtype)
+        return low.call("aten.expand.default", (narrow, shape), shape, x.dtype).value
     kept = [k for k in range(x.rank) if x.shape[k] != 1 or shape[positions[k]] == 1]
     narrow = low.checked_reshape(x.value, tuple(shape[positions[k]] for k in kept), x.dtype)
     return low.builder.broadcast(narrow, shape, tuple(positions[k] for k in kept))
@@ -148,8 +153,7 @@ def expand(low: Lowering, arg: OperandLike, shape: Shape) -> Node:
     wide = tuple(
         x.shape[d - new_dims] if e == -1 and d >= new_dims else e for d, e in enumerate(target)
     )
-    if -1 in wide:
-        raise low.error("a new dimension cannot have size -1")
+    low.require_sizes(wide)
     for d in range(x.rank):
         if x.shape[d] != 1:
             low.require_equal(x.shape[d], wide[d + new_dims], f"dimension {d} and the shape")
@@ -173,94 +177,14 @@ def squeeze(
             raise low.error(f"{len(dims)} flags for a tensor of rank {x.rank}")
         squeezed_dims = {k for k, d in enumerate(dims) if d}
     else:
+        if len(dims) > max(x.rank, 1):
+            raise low.error(f"{len(dims)} dimensions for a tensor of rank {x.rank}")
         axes = [low.axis(d, x.rank, "an entry of dims") for d in dims]
         squeezed_dims = set(axes if x.rank else ())
     for d in sorted(squeezed_dims):
         low.require_equal(x.shape[d], 1, f"dimension {d} must have size 1")
     shape = tuple(e for d, e in enumerate(x.shape) if d not in squeezed_dims)
     return low.reshaped(x, shape)
-
-
-def slice_(
-    low: Lowering,
-    arg: OperandLike,
-    start_indices: Shape,
-    end_indices: Shape,
-    strides: Shape | None = None,
-    manual_normalization: bool = False,
-) -> Node:
-    """Slice each dimension from start to end; an end beyond the size is clamped to it."""
-    x = low.tensor(arg)
-    starts, ends = low.dims(start_indices, "start_indices"), low.dims(end_indices, "end_indices")
-    steps = (1,) * x.rank if strides is None else low.dims(strides, "strides")
-    if not len(starts) == len(ends) == len(steps) == x.rank:
-        raise low.error(
-            f"{len(starts)} starts, {len(ends)} ends and {len(steps)} strides "
-            f"for a tensor of rank {x.rank}"
-        )
-    value = x.value
-    for d, (start, end, step) in enumerate(zip(starts, ends, steps, strict=True)):
-        if not isinstance(step, int) or step < 1:
-            raise low.error(f"the stride of dimension {d} must be at least 1, not {step!r}")
-        extent = value.shape[d]
-        if isinstance(start, int) and isinstance(end, int) and start > end >= 0:
-            raise low.error(f"dimension {d} starts at {start}, after its end {end}")
-        known = all(isinstance(e, int) for e in (start, end, extent))
-        if known or (start == 0 and end == extent and step == 1):
-            begin, count = _resolve_range(start, end, extent, step)
-            value = low.builder.slice(value, d, begin, count, step)
-            continue
-        low.specialize([start, end, extent])
-        args = (value, d, start, end, step)
-        length = low.derived_size("slice_length", extent, start, end, step)
-        shape = (*value.shape[:d], length, *value.shape[d + 1 :])
-        value = low.call("aten.slice.Tensor", args, shape, x.dtype).value
-    return Node(value, x.dtype)
-
-
-def _resolve_range(start: Dim, end: Dim, extent: Dim, step: int) -> tuple[int, Dim]:
-    """Return the first element and the count, with Python's slice semantics."""
-    if not (isinstance(start, int) and isinstance(end, int) and isinstance(extent, int)):
-        return 0, extent
-    resolved = range(extent)[start:end:step]
-    return (resolved.start, len(resolved)) if len(resolved) else (0, 0)
-
-
-def pad(
-    low: Lowering, arg: OperandLike, pad_widths: Shape, value: OperandLike | None = None
-) -> Node:
-    """Pad by widths before and after, from the last dimension to the first.
-
-    A negative width crops.
-    """
-    x, widths = low.tensor(arg), low.dims(pad_widths, "pad_widths")
-    if len(widths) % 2 or len(widths) > 2 * x.rank:
-        raise low.error(
-            f"pad_widths has {len(widths)} entries for a tensor of rank {x.rank}; "
-            "give two per dimension"
-        )
-    fill = low.operand(0 if value is None else value)
-    if any(isinstance(w, SymDim) for w in widths):
-        low.specialize(widths)
-    fixed = [w if isinstance(w, int) else 0 for w in widths]
-    pairs = list(zip(fixed[-2::-2], fixed[::-2], strict=True))
-    pairs = [(0, 0)] * (x.rank - len(pairs)) + pairs
-    padded = x.value
-    for d, (front, back) in enumerate(pairs):
-        cut = max(0, -front)
-        padded = low.builder.slice(padded, d, cut, padded.shape[d] - cut - max(0, -back))
-    before, after = (tuple(max(0, pair[side]) for pair in pairs) for side in (0, 1))
-    if is_constant(fill):
-        assert not isinstance(fill.value, complex)
-        constant = typed_scalar(fill.value, x.dtype.ir)
-        return Node(low.builder.pad(padded, before, after, constant), x.dtype)
-    if x.dtype.ir is DType.OTHER or fill.dtype.is_complex or not is_scalar(fill):
-        raise low.error("the value must be a real number")
-    inside = low.builder.full(padded.shape, Scalar(True), DType.BOOL)
-    zeros = low.builder.pad(padded, before, after, typed_scalar(0, x.dtype.ir))
-    inside = low.builder.pad(inside, before, after, Scalar(False))
-    number = low.builder.broadcast(low.value_of(fill, x.dtype), zeros.shape, ())
-    return Node(low.builder.where(inside, zeros, number, zeros.type), x.dtype)
 
 
 def cat(
@@ -334,7 +258,7 @@ def with_stride_order(low: Lowering, x: Node, order: Sequence[Dim]) -> Node:
     if sorted(numbers) != list(range(x.rank)):
         raise low.error(f"stride_order {list(order)} is not a permutation of 0 to {x.rank - 1}")
     op_count = len(low.builder.ops)
-    copied = low.builder.copy(x.value)
+    copied = low.copy(x).value
     strides = strides_in(dims_slow_to_fast(numbers, x.rank), copied.shape)
     strided = replace(copied, strides=strides)
     low.builder.replace_results(op_count, {copied: strided})
@@ -369,8 +293,6 @@ SHAPE: dict[str, Rule] = {
     "broadcast_in_dim": broadcast_in_dim,
     "expand": expand,
     "squeeze": squeeze,
-    "slice": slice_,
-    "pad": pad,
     "cat": cat,
     "size": size,
     "shape": shape,

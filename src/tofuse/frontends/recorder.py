@@ -11,6 +11,7 @@ from traceback import walk_stack
 
 import torch
 
+from tofuse.capture.lower.builder import Unsupported
 from tofuse.config import PACKAGE
 from tofuse.errors import DefinitionError
 from tofuse.frontends.datatypes import DataType, datatype, number_type
@@ -35,10 +36,16 @@ from tofuse.frontends.definition import (
     lower_statements,
     parameters,
 )
-from tofuse.frontends.items import Lowered, Node
+from tofuse.frontends.items import Lowered, Node, describe
 from tofuse.frontends.lowering import Lowering, SizesMustBeEqual
 from tofuse.frontends.proxies import PROXIES, ArithmeticProxy, Proxy, Scalar, Tensor, Vector
 from tofuse.ir.graph import Loc
+
+# what rules raise on arguments of another kind than they expect
+WRONG_ARGUMENTS = (
+    TypeError, ValueError, AssertionError, AttributeError, LookupError, ArithmeticError,
+    Unsupported,
+)  # fmt: skip
 
 
 class Ops:
@@ -186,8 +193,13 @@ class Recorder:
         except TypeError as e:
             raise self._low.error(f"{e}; its signature is {name}{signature}") from None
         given = bound.arguments
-        if isinstance(given.get("dims"), (DataType, torch.dtype)):  # sum(x, DataType.Double)
+        typed = "dtype" in signature.parameters
+        if typed and isinstance(given.get("dims"), (DataType, torch.dtype)):  # sum(x, Double)
             given["dtype"] = given.pop("dims")
+        for key, value in given.items():
+            flag = signature.parameters[key].annotation == "bool"
+            if flag and not isinstance(value, int):  # 0 and 1 are flags, too
+                raise self._low.error(f"{key} must be True or False, not {describe(value)}")
         arguments = tuple((k, self._argument(v)) for k, v in given.items())
         op_count = len(self._low.builder.ops)
         try:
@@ -195,7 +207,7 @@ class Recorder:
         except (DefinitionError, NotImplementedError):
             del self._low.builder.ops[op_count:]
             raise
-        except (TypeError, ValueError, AssertionError, AttributeError, KeyError) as e:
+        except WRONG_ARGUMENTS as e:
             raise self._low.error(f"wrong arguments: {e}") from e
         return proxies[0] if len(proxies) == 1 else proxies  # type: ignore[return-value]  # see above
 
