@@ -99,9 +99,10 @@ def export(
     """Write a function or module as one file, which `tofuse.load` runs without compiling.
 
     `args` and `kwargs` are those of one call, as for `torch.export.export`. `dynamic`: True if all
-    sizes of tensors may vary, or torch.export's `dynamic_shapes`. With `backward`, gradients of
-    parameters, and of arguments that require grad, can be taken. `processors` are names among
-    "avx2", "avx512" and "neon"; None: all levels of this architecture.
+    sizes of tensors may vary that are at least 2 in the call, or torch.export's `dynamic_shapes`.
+    A size that may be 1 gets a program of its own; no size that varies may be 0. With `backward`,
+    gradients of parameters, and of arguments that require grad, can be taken. `processors` are
+    names among "avx2", "avx512" and "neon"; None: all levels of this architecture.
 
     The file holds plans, machine code, weights and constants, in the format of safetensors.
 

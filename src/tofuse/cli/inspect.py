@@ -60,6 +60,8 @@ def _lines(program: ProgramFile, state_bytes: int) -> Iterator[str]:
         yield f"  {show_input(x)}"
     for symbol, (least, most) in program.sizes.items():
         yield f"  {symbol}: at least {least}" + ("" if most is None else f", at most {most}")
+    for other in program.of_size_one:
+        yield f"of size one: {', '.join(map(show_input, other.inputs))}"
     yield f"results: {len(program.results)}"
     parameters = sum(x.is_parameter for x in program.state)
     yield (

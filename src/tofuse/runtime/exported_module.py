@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Union
 
 import torch
 
 from tofuse.errors import InputError, ProgramFileError, TofuseError, first_line
 from tofuse.gc_pause import pause_gc
 from tofuse.runtime.execute import restride
-from tofuse.runtime.loaded_program import LoadedProgram
+from tofuse.runtime.loaded_program import LoadedProgram, linked_program
 from tofuse.runtime.program_file import (
     ConstantInput,
     ProgramFile,
@@ -23,6 +24,8 @@ from tofuse.torch_internals.dispatch import DisableAutocast, autocast_on
 from tofuse.torch_internals.modules import tensor_tables
 from tofuse.torch_internals.transforms import transforms_active
 from tofuse.torch_internals.trees import tree_flatten, tree_unflatten
+
+_Slot = tuple[Mapping[str, Union[torch.Tensor, None]], str]  # noqa: UP007  (evaluated at run time)
 
 
 @pause_gc()
@@ -37,7 +40,7 @@ def load(path: str | Path) -> ExportedModule:
     path = Path(path)
     program, tensors = read_program(path)
     try:
-        return ExportedModule(LoadedProgram(program, tensors), tensors)
+        return ExportedModule(linked_program(program, tensors), tensors)
     except ProgramFileError as error:
         raise ProgramFileError(f"{path} {error}") from error
     except Exception as error:  # reading runs nothing of the program
@@ -54,18 +57,24 @@ class ExportedModule(torch.nn.Module):
     def __init__(self, loaded: LoadedProgram, tensors: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
         self._loaded = loaded
-        state = loaded.program.state
         made: dict[str, torch.Tensor] = {}
-        slots = [_add_state(self, x, tensors, made) for x in state]
-        self._slots = [s for s, x in zip(slots, state, strict=True) if x.used]
-        self._expected = [(made[x.key].dtype, made[x.key].shape) for x in loaded.used]
+        slots: dict[str, _Slot] = {}
+        programs = [loaded, *loaded.of_size_one]
+        for x in (x for p in programs for x in p.program.state):
+            if x.name not in slots:
+                slots[x.name] = _add_state(self, x, tensors, made)
+        # of each program
+        self._slots = [[slots[x.name] for x in p.used] for p in programs]
+        self._expected = [
+            [(made[x.key].dtype, made[x.key].shape) for x in p.used] for p in programs
+        ]
 
     def forward(self, *args: object, **kwargs: object) -> object:
         """Run the program."""
         if transforms_active():
             raise TofuseError("an exported program cannot run under torch.func's transforms")
         loaded = self._loaded
-        program, run = loaded.program, loaded.run
+        program = loaded.program
         if {*kwargs} == {*program.keywords}:  # in any order
             kwargs = {name: kwargs[name] for name in program.keywords}
         leaves, tree = tree_flatten((args, kwargs))
@@ -74,8 +83,12 @@ class ExportedModule(torch.nn.Module):
                 f"the arguments of {program.name} have another structure than when it was "
                 f"exported: {tree}, not {loaded.input_tree}"
             )
-        inputs = _checked_inputs(program, leaves)
-        state = self._state()
+        number = loaded.for_sizes(leaves) if loaded.ones else 0
+        if number:
+            loaded = loaded.of_size_one[number - 1]
+            program = loaded.program
+        run, inputs = loaded.run, _checked_inputs(program, leaves)
+        state = self._state(loaded, number)
         if autocast_on():  # the program has its own precision
             with DisableAutocast():
                 results = run(*state, *inputs)
@@ -88,11 +101,11 @@ class ExportedModule(torch.nn.Module):
         """Return the inputs, for the module's text."""
         return ", ".join(map(show_input, self._loaded.program.inputs))
 
-    def _state(self) -> list[torch.Tensor]:
-        """Return parameters and buffers; raise TofuseError if one is no longer as exported."""
-        state = [table[name] for table, name in self._slots]
-        program = self._loaded.program.name
-        for tensor, expected, x in zip(state, self._expected, self._loaded.used, strict=True):
+    def _state(self, loaded: LoadedProgram, number: int) -> list[torch.Tensor]:
+        """Return what a program takes; raise TofuseError if a tensor is no longer as exported."""
+        state = [table[name] for table, name in self._slots[number]]
+        program = loaded.program.name
+        for tensor, expected, x in zip(state, self._expected[number], loaded.used, strict=True):
             if tensor is None or (tensor.dtype, tensor.shape) != expected or not tensor.is_cpu:
                 raise TofuseError(
                     f"{x.name} of the exported {program} must stay a tensor of dtype "
@@ -110,7 +123,7 @@ def _checked_inputs(program: ProgramFile, leaves: Sequence[object]) -> list[torc
     """Return the tensors among the arguments; raise InputError for what does not fit."""
     tensors: list[torch.Tensor] = []
     sizes: dict[str, int] = {}
-    for x, leaf in zip(program.inputs, leaves, strict=True):
+    for number, (x, leaf) in enumerate(zip(program.inputs, leaves, strict=True)):
         if isinstance(x, ConstantInput):
             if type(leaf) is not type(x.value) or leaf != x.value:
                 raise InputError(f"{x.name} must be {x.value!r}, as exported, not {leaf!r}")
@@ -119,18 +132,25 @@ def _checked_inputs(program: ProgramFile, leaves: Sequence[object]) -> list[torc
         tensors.append(tensor)
         for k, (size, expected) in enumerate(zip(tensor.shape, x.shape, strict=True)):
             if isinstance(expected, str) and expected not in sizes:
-                sizes[expected] = _checked_size(x, k, size, program.sizes[expected])
+                least, most = program.sizes[expected]
+                if size < least or (most is not None and size > most):
+                    raise _wrong_size(program, number, k, size, expected)
+                sizes[expected] = size
             elif size != (wanted := sizes[expected] if isinstance(expected, str) else expected):
                 raise InputError(f"dimension {k} of {x.name} must be {wanted}, not {size}")
     return tensors
 
 
-def _checked_size(x: TensorInput, k: int, size: int, limits: tuple[int, int | None]) -> int:
-    least, most = limits
-    if size < least or (most is not None and size > most):
-        allowed = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise InputError(f"dimension {k} of {x.name} must be {allowed}, not {size}")
-    return size
+def _wrong_size(program: ProgramFile, number: int, k: int, size: int, symbol: str) -> InputError:
+    """Return the error of a size that has no program."""
+    least, most = program.sizes[symbol]
+    others = (p.inputs[number] for p in program.of_size_one)
+    if any(isinstance(x, TensorInput) and x.shape[k] == 1 for x in others):
+        least = min(least, 1) if least == 2 else least
+    allowed = f"at least {least}" if most is None else f"from {least} to {most}"
+    return InputError(
+        f"dimension {k} of {program.inputs[number].name} must be {allowed}, not {size}"
+    )
 
 
 def _checked_tensor(x: TensorInput, leaf: object, program: ProgramFile) -> torch.Tensor:
@@ -158,7 +178,7 @@ def _add_state(
     x: StateTensor,
     tensors: Mapping[str, torch.Tensor],
     made: dict[str, torch.Tensor],
-) -> tuple[Mapping[str, torch.Tensor | None], str]:
+) -> _Slot:
     """Add a parameter or buffer under its name; return its table and its name there."""
     *path, name = x.name.split(".")
     for part in path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 from collections.abc import Callable, Mapping, Sequence
 
@@ -22,7 +23,7 @@ from tofuse.runtime.program_file import (
     program_of_text,
     program_text,
 )
-from tofuse.runtime.verify_program import verify_program
+from tofuse.runtime.verify_program import positions_of_one, verify_program
 from tofuse.torch_internals.trees import tree_from_text
 
 # Processors by `torch.backends.cpu.get_cpu_capability()`, the best first.
@@ -38,7 +39,7 @@ class LoadedProgram:
     """A program that can be called with its flat arguments. It does not change: copies share it."""
 
     def __init__(self, program: ProgramFile, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Link the program; raise an error if a part of it does not fit."""
+        """Verify the program; raise an error if a part of it does not fit."""
         processors = host_processors()
         code = next((program.code[p] for p in processors if p in program.code), None)
         if code is None:
@@ -47,6 +48,9 @@ class LoadedProgram:
                 f"{' and '.join(processors) or 'none of these'}; export the program for it"
             )
         verify_program(program, code)
+        self.code = code
+        self.of_size_one = [LoadedProgram(p, tensors) for p in program.of_size_one]
+        self.ones = [positions_of_one(program, p) for p in program.of_size_one]
         self.program, self.used = program, program.used
         keys = (key for c in program.code.values() for g in c.graphs for key in g.constants)
         self.constants = {key: tensors[key] for key in keys}
@@ -55,15 +59,40 @@ class LoadedProgram:
         counts = (self.input_tree.num_leaves, self.output_tree.num_leaves)
         if counts != (len(program.inputs), len(program.results)):
             raise VerifyError("the structures of arguments and results have other counts")
-        self.run = _load_code(program, code, self.constants)
+
+    @functools.cached_property
+    def run(self) -> Callable[..., torch.Tensor | Sequence[torch.Tensor]]:
+        """The linked program; programs of size 1 are linked when first called."""
+        return _load_code(self.program, self.code, self.constants)
+
+    def for_sizes(self, arguments: Sequence[object]) -> int:
+        """Return 0, or a position from 1 on in `of_size_one`, for the program that takes them."""
+        for number, ones in enumerate(self.ones, 1):
+            for k, dim in ones:
+                shape = x.shape if isinstance(x := arguments[k], torch.Tensor) else ()
+                if len(shape) <= dim or shape[dim] != 1:
+                    break
+            else:
+                return number
+        return 0
 
     def __deepcopy__(self, memo: object) -> LoadedProgram:
         """Return the program itself."""
         return self
 
     def __reduce__(self) -> tuple[Callable[..., LoadedProgram], tuple[object, ...]]:
-        text, code = program_text(self.program, self.constants)
-        return _restore, (text, self.constants, code)
+        constants = dict(self.constants)
+        for other in self.of_size_one:
+            constants |= other.constants
+        text, code = program_text(self.program, constants)
+        return _restore, (text, constants, code)
+
+
+def linked_program(program: ProgramFile, tensors: Mapping[str, torch.Tensor]) -> LoadedProgram:
+    """Return a program, ready to run; raise an error if a part of it does not fit."""
+    loaded = LoadedProgram(program, tensors)
+    _ = loaded.run
+    return loaded
 
 
 def _restore(
@@ -72,7 +101,7 @@ def _restore(
     """Return the program of a pickle; raise ProgramFileError if it does not run here."""
     tensors = {**constants, **{key: code_tensor(content) for key, content in code.items()}}
     try:
-        return LoadedProgram(program_of_text(text, tensors), tensors)
+        return linked_program(program_of_text(text, tensors), tensors)
     except ProgramFileError as error:
         raise ProgramFileError(f"the pickled program {error}") from error
 

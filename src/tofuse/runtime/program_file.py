@@ -6,6 +6,7 @@ plans as text, kernels, inputs, results and digests. Reading it executes nothing
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import tempfile
@@ -32,6 +33,7 @@ from tofuse.runtime.typed_json import Json, TextForm, TextForms, from_json, to_j
 FORMAT = 2
 MANIFEST, DIGEST = "tofuse", "tofuse_sha256"  # names in the metadata
 CODE = "tofuse.code."  # before the digest of machine code, the key of its bytes among the tensors
+Sizes = Mapping[str, tuple[int, Union[int, None]]]  # noqa: UP007
 Constant = Union[None, bool, int, float, str]  # noqa: UP007
 
 
@@ -101,6 +103,9 @@ class ProgramFile:
     `keywords` the names of the arguments that were given by name, in this order. `sizes` are
     the least and the largest value of each symbol, None for no limit. `driver` is the digest of the
     code that runs launch groups. `torch` is the release that exported the program.
+
+    `of_size_one` are the programs of calls in which some sizes are 1, the most first. Of their
+    inputs, only shapes differ.
     """
 
     name: str
@@ -111,10 +116,11 @@ class ProgramFile:
     inputs: tuple[TensorInput | ConstantInput, ...]
     state: tuple[StateTensor, ...]
     results: tuple[ResultIndex | Constant, ...]
-    sizes: Mapping[str, tuple[int, int | None]]
+    sizes: Sizes
     kind: RuntimeKind
     driver: str
     code: Mapping[str, ExportedCode]  # by the processor's name
+    of_size_one: tuple[ProgramFile, ...] = ()
 
     @property
     def used(self) -> tuple[StateTensor, ...]:
@@ -184,14 +190,23 @@ def program_text(
 ) -> tuple[str, dict[str, bytes]]:
     """Return the description of a program as text, and its machine code by key."""
     stored = {key: _stored(t) for key, t in tensors.items()}
-    described, code, code_bytes = program_json(program), {}, {}
+    code: dict[str, bytes] = {}
+    signed = _signed(program, stored, code)
+    stored |= {key: _stored(code_tensor(content)) for key, content in code.items()}
+    return json.dumps(to_json(_Manifest(FORMAT, signed, stored), TEXT_FORMS)), code
+
+
+def _signed(
+    program: ProgramFile, tensors: Mapping[str, StoredTensor], code: dict[str, bytes]
+) -> ProgramFile:
+    """Return the program with signatures at the end of its machine code, which `code` receives."""
+    described, signed = program_json(program), {}
     for name, c in program.code.items():
-        content = c.image.code + _signature(described, name, stored)
-        code[name] = replace(c, image=replace(c.image, code=content))
-        code_bytes[_code_key(content)] = content
-    stored |= {key: _stored(code_tensor(content)) for key, content in code_bytes.items()}
-    manifest = _Manifest(FORMAT, replace(program, code=code), stored)
-    return json.dumps(to_json(manifest, TEXT_FORMS)), code_bytes
+        content = c.image.code + _signature(described, name, tensors)
+        signed[name] = replace(c, image=replace(c.image, code=content))
+        code[_code_key(content)] = content
+    others = tuple(_signed(p, tensors, code) for p in program.of_size_one)
+    return replace(program, code=signed, of_size_one=others)
 
 
 def code_tensor(content: bytes) -> torch.Tensor:
@@ -205,7 +220,8 @@ def program_of_text(text: str, tensors: Mapping[str, torch.Tensor]) -> ProgramFi
     def read_code(key: str) -> bytes:
         return tensors[key].numpy().tobytes()
 
-    forms = {**TEXT_FORMS, bytes: TextForm(_code_key, read_code)}
+    plans = TextForm(repr, functools.cache(parse_plan))  # most are the same for all processors
+    forms = {**TEXT_FORMS, Plan: plans, bytes: TextForm(_code_key, read_code)}
     try:
         parsed = json.loads(text)
         found = parsed.get("format") if isinstance(parsed, dict) else None
@@ -219,13 +235,22 @@ def program_of_text(text: str, tensors: Mapping[str, torch.Tensor]) -> ProgramFi
     for key in {*tensors, *manifest.tensors}:
         if key not in tensors or _stored(tensors[key]) != manifest.tensors.get(key):
             raise ProgramFileError(f"is damaged: the content of {key!r} changed")
+    return _checked(manifest.program, parsed["program"], manifest.tensors)
+
+
+def _checked(
+    program: ProgramFile, described: Mapping[str, Json], tensors: Mapping[str, StoredTensor]
+) -> ProgramFile:
+    """Return the program without signatures; raise ProgramFileError if one is another's."""
     code = {}
-    for name, c in manifest.program.code.items():
+    for name, c in program.code.items():
         content, signature = c.image.code[:-SIGNATURE_BYTES], c.image.code[-SIGNATURE_BYTES:]
-        if _signature(parsed["program"], name, manifest.tensors) != signature:
+        if _signature(described, name, tensors) != signature:
             raise ProgramFileError(f"describes another program than its {name} code is of")
         code[name] = replace(c, image=replace(c.image, code=content))
-    return replace(manifest.program, code=code)
+    pairs = zip(program.of_size_one, described["of_size_one"], strict=True)  # type: ignore[arg-type]
+    others = tuple(_checked(p, d, tensors) for p, d in pairs)  # type: ignore[arg-type]  # JSON
+    return replace(program, code=code, of_size_one=others)
 
 
 def program_json(program: ProgramFile) -> Json:
@@ -243,7 +268,8 @@ def _signature(described: Json, processor: str, tensors: Mapping[str, StoredTens
     code = described["code"][processor]
     bare = {**code, "image": {**code["image"], "code": ""}}  # whose key contains this digest
     types = {k: [t.dtype, *t.shape] for k, t in tensors.items() if not k.startswith(CODE)}
-    parts = [{**described, "name": "", "torch": "", "code": bare}, processor, types]
+    others = {"name": "", "torch": "", "of_size_one": []}
+    parts = [{**described, **others, "code": bare}, processor, types]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()
 
 

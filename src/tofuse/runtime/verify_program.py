@@ -12,6 +12,7 @@ from tofuse.ir.verify_plan import KernelSignature, verify_plan
 from tofuse.runtime.gemm_launch import GemmCode
 from tofuse.runtime.launch import KernelCode
 from tofuse.runtime.program_file import (
+    ConstantInput,
     ExportedCode,
     ExportedGraph,
     ProgramFile,
@@ -39,6 +40,11 @@ def verify_program(program: ProgramFile, code: ExportedCode) -> None:
         results = len(kind.argument_views)
     indices = [r.index for r in program.results if isinstance(r, ResultIndex)]
     _require_positions(indices, results, "results")
+    for other in program.of_size_one:
+        _require(not other.of_size_one, "a program of size one has no others")
+        _require(other.input_tree == program.input_tree, "all programs take the same arguments")
+        pairs = zip(program.inputs, other.inputs, strict=True)
+        _require(all(_rank(x) == _rank(y) for x, y in pairs), "all arguments have the same rank")
     _verify_image(code.image)
     for graph in code.graphs:
         verify_plan(graph.plan, [_signature(k) for k in graph.kernels])
@@ -76,6 +82,21 @@ def _verify_training(kind: TrainingRuntime, code: ExportedCode, arguments: int) 
     _require_positions(unchecked, len(kind.saved_tensors), "saved tensors")
     counts = {len(kind.requires_grad), len(backward.plan.results), arguments}
     _require(len(counts) == 1, "each argument has a gradient or None")
+
+
+def positions_of_one(program: ProgramFile, other: ProgramFile) -> list[tuple[int, int]]:
+    """Return an argument and its dimension for each size that is 1 for the other program only."""
+    found: dict[str, tuple[int, int]] = {}
+    for k, (x, y) in enumerate(zip(program.inputs, other.inputs, strict=True)):
+        if isinstance(x, TensorInput) and isinstance(y, TensorInput):
+            for dim, (size, one) in enumerate(zip(x.shape, y.shape, strict=True)):
+                if isinstance(size, str) and one == 1:
+                    found.setdefault(size, (k, dim))
+    return list(found.values())
+
+
+def _rank(x: TensorInput | ConstantInput) -> int | None:
+    return len(x.shape) if isinstance(x, TensorInput) else None
 
 
 def _arguments(graph: ExportedGraph) -> int:
