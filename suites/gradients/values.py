@@ -95,6 +95,7 @@ ACTIVATIONS: Functions = {
         lambda f, x: f(x),
     ),
     "prelu": (lambda x, w: F.prelu(x, w[:, 0, 0].flatten()[:4]), lambda n: (*image(n), (4, 1, 1))),
+    "rrelu": (F.rrelu, rows),
     "glu": (lambda x: F.glu(x, 0), rows),
     "glu last": (lambda x: F.glu(x[..., : x.shape[-1] // 2 * 2], -1), rows),
     "threshold": (lambda x: F.threshold(x, 0.1, 0.2), rows),

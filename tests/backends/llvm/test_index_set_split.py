@@ -90,6 +90,41 @@ def test_no_masks_for_operands_of_whole_vectors():
     assert "masked.load" not in text and "icmp sge" not in text
 
 
+def flat_kernel(cut: int, length: int) -> Kernel:
+    """Return a kernel that concats two vectors, and sums their products with their squares."""
+    return kernel(f"""kernel k(x0: in f32, x1: in f32, y2: out f32, y3: out f32) over i0:{length} {{
+  v0 = in_range [i0] {cut} {length} : b1
+  v1 = load x1[i0 + -{cut}] if v0 : f32
+  v2 = in_range [i0] 0 {cut} : b1
+  v3 = load x0[i0] if v2 : f32
+  v4 = where v2 v3 v1 of f32 : f32
+  v5 = mul v4 v4 of f32 : f32
+  v6 = reduce sum<i0> v5 : f32
+  store y2[i0] v4 : f32
+  store y3[0] v6 : f32
+}}""")
+
+
+@pytest.mark.parametrize("length", [64, 4097, 8192, 12_345])
+def test_tiles_of_a_flat_loop(length):
+    x = torch.randn(length)
+    for cut in {c for c in (1, 17, 64, length // 2, length - 65, length - 3) if 0 < c < length}:
+        k = flat_kernel(cut, length)
+        buffers = {"x0": x[:cut], "x1": x[cut:], "y2": torch.empty(length), "y3": torch.empty(1)}
+        tiled = [f"order i0/{t} i0; parallel 1; vector 16; unroll 4" for t in (64, 1024, 4096)]
+        for schedule in schedules(k, *tiled, "order i0/48 i0; parallel 1; vector 16; unroll 2"):
+            got = run_llvm(k, schedule, buffers, {}, threads=2)
+            assert torch.equal(got["y2"][:length], x), schedule
+            torch.testing.assert_close(got["y3"][0], (x * x).sum())
+
+
+def test_tiles_load_whole_vectors_beside_the_cut():
+    k = flat_kernel(64, 8192)
+    schedule = parse_schedule("order i0/4096 i0; parallel 1; vector 16; unroll 4")
+    lines = emit(build_nest(k, schedule)).splitlines()
+    assert sum("= load <16 x float>" in line and "align 4" in line for line in lines) >= 8
+
+
 def stack_kernel(store_index: str, operands: int) -> Kernel:
     """Return a kernel that stacks operands along an outer axis, each with its own arithmetic."""
     buffers = ", ".join([*(f"x{k}: in f32" for k in range(operands)), f"y{operands}: out f32"])

@@ -10,7 +10,7 @@ from typing_extensions import assert_never
 
 from tofuse.backends.llvm.active_reductions import ActiveReductions
 from tofuse.backends.llvm.function_emitter import FunctionEmitter, prefetch, tail_masks
-from tofuse.backends.llvm.index_set_split import split_index_set
+from tofuse.backends.llvm.index_set_split import Segment, split_index_set
 from tofuse.backends.llvm.peel import peel_count, stores_to_align
 from tofuse.backends.llvm.random import emit_uniform
 from tofuse.backends.llvm.reduce import combine, fold_pairs
@@ -197,17 +197,34 @@ class LoopEmitter:
         stmts, axis = [n.stmt for n in node.body if isinstance(n, StmtNode)], node.loop.axis
         if not emitter.transposed_tile:
             emitter.interleave_groups = interleave_groups(stmts, axis)
-        if known and lo == "0":
-            step = self.nest.schedule.vector * self.nest.schedule.unroll
-            outer_guards = emitter.known_guards
-            for s in split_index_set(node.body, axis, known, step, outer_guards):
-                emitter.known_guards = outer_guards | s.guards
+        extent, outer_guards = self.nest.kernel.extent(axis), emitter.known_guards
+        step = self.nest.schedule.vector * self.nest.schedule.unroll
+        segments = [Segment(0, 0, {})]  # all of the loop
+        if isinstance(extent, int) and (lo == "0" or not emitter.transposed_tile):
+            segments = split_index_set(node.body, axis, extent, step, outer_guards)
+        for s in segments:
+            emitter.known_guards = outer_guards | s.guards
+            if len(segments) == 1:
+                self._vector_groups(emitter, node, lo, hi, known)
+            elif lo == "0":
                 self._vector_groups(emitter, node, str(s.start), str(s.end), s.end - s.start)
-            emitter.known_guards = outer_guards
-        else:
-            self._vector_groups(emitter, node, lo, hi, known)
+            else:
+                self._vector_groups_of_tile(emitter, node, lo, hi, s)
+        emitter.known_guards = outer_guards
         emitter.interleave_groups = {}
         self.reductions.end_inner(emitter, outer)
+
+    def _vector_groups_of_tile(
+        self, emitter: FunctionEmitter, node: For, lo: str, hi: str, segment: Segment
+    ) -> None:
+        """Emit the groups of a tile from `lo` to `hi` that are in a segment of the whole axis."""
+        f = emitter.f
+        after = f.let(f"icmp sgt i64 {lo}, {segment.start}")
+        start = f.let(f"select i1 {after}, i64 {lo}, i64 {segment.start}")
+        before = f.let(f"icmp slt i64 {hi}, {segment.end}")
+        end = f.let(f"select i1 {before}, i64 {hi}, i64 {segment.end}")
+        with self.scope(emitter), f.if_then(f.let(f"icmp slt i64 {start}, {end}")):
+            self._vector_groups(emitter, node, start, end, None)
 
     def _vector_groups(
         self, emitter: FunctionEmitter, node: For, lo: str, hi: str, known: int | None
