@@ -112,16 +112,18 @@ class _Product(torch.autograd.Function):
         is_zero, is_special = x == 0, ~torch.isfinite(x)
         zeros = is_zero.sum(*along, dtype=torch.int32)
         specials = is_special.sum(*along, dtype=torch.int32)
-        has_other_special = specials > is_special.to(torch.int32)
-        quotient = product / x
-        if along:
-            finite = torch.where(is_zero | is_special, 1.0, x).prod(*along)
-            exact = torch.where(has_other_special, product * torch.sign(x), finite)
-            quotient = torch.where(is_special & is_zero.any(), exact, quotient)
         nonzero = torch.where(is_zero, 1.0, x).prod(*along)
-        others = torch.where(has_other_special, torch.nan, 0.0)  # their product with a zero
-        others = torch.where(is_zero & (zeros == 1), nonzero, others)
-        gradient = grad * torch.where(zeros == 0, quotient, others)
+        finite = torch.where(is_zero | is_special, 1.0, x).prod(*along)
+        # few values for each row are saved: of all specials and a zero, of the others at the only
+        # zero, and of the others at the only special
+        with_zero = torch.where(specials > 0, torch.nan, 0.0)
+        product = torch.where(zeros == 0, product, with_zero)
+        at_zero = torch.where(zeros == 1, nonzero, with_zero)
+        at_special = torch.where(zeros == 0, finite, 0.0)
+        at_special = torch.where(specials > 1, torch.nan, at_special)
+        exact = torch.where(torch.isnan(at_special), product * torch.sign(x), at_special)
+        others = torch.where(is_special & is_zero.any(), exact, product / x)
+        gradient = grad * torch.where(is_zero, at_zero, others)
         return gradient if along else torch.where(zeros > 1, 0.0, gradient), None
 
 
