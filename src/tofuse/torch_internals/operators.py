@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import FunctionSchema
 
-from tofuse.torch_internals.dispatch import disable_current_modes
 from tofuse.torch_internals.private_names import (
     EVERYTHING,
     always,
@@ -72,12 +71,3 @@ def is_composite(op: OpOverload) -> bool:
 def has_cpu_kernel(name: str) -> bool:
     """Return whether an operator such as `aten::mm.out` has a kernel of its own for the CPU."""
     return _has_kernel(name, "CPU")
-
-
-def _clamp_saturates() -> bool:
-    """Return whether a bound outside an integer type is no bound; before torch 2.15 it wraps."""
-    with disable_current_modes():
-        return int(torch.ones(1, dtype=torch.uint8, device="cpu").clamp(min=-1)) == 1
-
-
-CLAMP_SATURATES = _clamp_saturates()

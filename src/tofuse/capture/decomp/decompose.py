@@ -32,6 +32,7 @@ from tofuse.capture.lower.executor_claims import (
     claim_nothing,
     skip_claimed_calls,
 )
+from tofuse.capture.lower.number_ranges import keep_if_out_of_range
 from tofuse.cost.thresholds import MAX_UNROLLED_MATRIX
 from tofuse.torch_internals.operators import OpOverload, OpOverloadPacket, schema_of
 from tofuse.torch_internals.operators import decomposition_table as torch_table
@@ -77,6 +78,7 @@ def _table(decompose_random: bool) -> Mapping[OpOverload, Decomposition]:
     table.update(PADDING_DECOMPOSITIONS)
     if decompose_random:
         table.update(RANDOM_DECOMPOSITIONS)
+    table = {op: keep_if_out_of_range(op, rule) for op, rule in table.items()}
     table = {op: as_operator_returns(op, rule) for op, rule in table.items()}
     return {**_kept_with_eager_results(), **table}
 

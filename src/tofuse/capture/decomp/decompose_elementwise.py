@@ -97,6 +97,12 @@ def _in_result_dtype(formula: Callable[..., DecompositionResult]) -> Decompositi
     return apply
 
 
+def _threshold(x: Tensor, threshold: float, value: float) -> DecompositionResult:
+    """Return torch's rule, but leave bools to ATen, where they are an error."""
+    rule = torch_table[aten.threshold.default]
+    return NotImplemented if x.dtype is torch.bool else rule(x, threshold, value)
+
+
 def _times_log(log: Callable[[Tensor], Tensor]) -> Decomposition:
     """Decompose `x * log(y)`, which is nan if y is, else 0 if x is 0."""
 
@@ -202,6 +208,7 @@ ELEMENTWISE_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.hardswish_backward.default: _nan_where_input_is(aten.hardswish_backward.default),
     aten.hardtanh_backward.default: _hardtanh_backward,
     aten.logit.default: _logit,
+    aten.threshold.default: _threshold,
     **{
         op: _times_log(log)
         for packet, log in ((aten.xlogy, torch.log), (aten.special_xlog1py, torch.log1p))

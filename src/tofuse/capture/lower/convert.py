@@ -21,7 +21,7 @@ from tofuse.capture.lower.builder import Builder, Unsupported
 from tofuse.capture.lower.call import Argument, AtenCall, RuleResult
 from tofuse.capture.lower.collectives import operands_until_wait
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing, is_claimed
-from tofuse.capture.lower.lowerable import has_supported_types
+from tofuse.capture.lower.lowerable import has_supported_arguments
 from tofuse.capture.lower.lowering_rules import lowering_rule
 from tofuse.capture.lower.opaque import lower_to_opaque
 from tofuse.capture.lower.rules.view_ops import VIEW_RULES
@@ -217,7 +217,7 @@ class _Converter:
         rule, start = lowering_rule(target), len(self.build.ops)
         is_view = str(target).rpartition(".")[0] in VIEW_RULES
         claimed = not is_view and is_claimed(node, self.claims)
-        if rule is not None and not claimed and has_supported_types(node, target):
+        if rule is not None and not claimed and has_supported_arguments(node, target):
             try:
                 devices = (str(t.device) for t in value_tensors(node))
                 self.build.device = next(devices, "cpu")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch.fx import Node
 
 from tofuse.capture.lower.builder import Builder, Unsupported, typed_scalar
@@ -19,9 +18,8 @@ from tofuse.ir.dims import SymDim
 from tofuse.ir.graph import Operand, Scalar, Value
 from tofuse.ir.types import DType
 from tofuse.ops.powers import is_repeated_product, repeated_squaring
-from tofuse.ops.reference import TO_TORCH, from_torch_dtype
+from tofuse.ops.reference import from_torch_dtype
 from tofuse.torch_internals.layouts import TypePromotion, elementwise_dtypes
-from tofuse.torch_internals.operators import CLAMP_SATURATES
 
 
 def direct(kind: str) -> LoweringRule:
@@ -49,6 +47,11 @@ def except_bool(rule: LoweringRule) -> LoweringRule:
     return unless(lambda dtype: dtype is DType.BOOL, rule)
 
 
+def except_float(rule: LoweringRule) -> LoweringRule:
+    """Leave floats to PyTorch, where they are an error."""
+    return unless(lambda dtype: dtype.is_float, rule)
+
+
 def rounding(kind: str) -> LoweringRule:
     """Return the rule of floor, ceil, trunc or round; integers are copied."""
 
@@ -74,8 +77,6 @@ def comparison(kind: str) -> LoweringRule:
         if dtype == DType.BOOL and kind not in ("eq", "ne"):
             dtype = DType.U8
         operands = [call.operand(n, dtype) for n in ("self", "other")]
-        if dtype.is_int and not all(_is_representable(dtype, x) for x in operands):
-            raise Unsupported("a constant outside of the dtype's range")
         return call.elementwise(kind, *operands, dtype=dtype)
 
     return rule
@@ -102,6 +103,8 @@ def sum_with_alpha(kind: str) -> LoweringRule:
             raise Unsupported("a symbolic alpha")
         if out.dtype == DType.BOOL and (kind, alpha) != ("add", 1):
             raise Unsupported("bools")
+        if kind == "sub" and any(_is_bool(call.arguments[n]) for n in ("self", "other")):
+            raise Unsupported("a difference of bools, which is an error")
         dtype = out.dtype
         if alpha != 1:
             dtype = dtype.opmath
@@ -120,8 +123,7 @@ def safe_integer_division(rule: LoweringRule) -> LoweringRule:
         dtype = call.out.dtype
         if not dtype.is_float:
             divisor = call.integer("other")
-            safe = dtype.is_int and divisor not in (0, -1)
-            if not safe or not _is_representable(dtype, Scalar(divisor)):
+            if not dtype.is_int or divisor in (0, -1):
                 raise Unsupported("an integer division that may fail")
         return rule(call)
 
@@ -190,26 +192,13 @@ def clamp(call: AtenCall) -> Value:
     out, build = call.out, call.build
     result = build.convert_and_expand(call.tensor("self"), out.shape, out.dtype)
     for name, kind in (("min", "maximum"), ("max", "minimum")):
-        if call.has(name) and not _is_beyond_type(call, name):
+        if call.has(name):
             bound = build.convert_and_expand(call.operand(name), out.shape, out.dtype)
             # Of 0.0 and -0.0 ATen returns the element if the bound is a number, else the bound.
             operands = (bound, result) if isinstance(bound, Scalar) else (result, bound)
             result = build.emit(kind, operands, {})
     assert isinstance(result, Value)
     return result
-
-
-def _is_beyond_type(call: AtenCall, name: str) -> bool:
-    """Return whether a number is a bound that no integer of the type exceeds."""
-    bound = call.operand(name)
-    if not (call.out.dtype.is_int and isinstance(bound, Scalar) and isinstance(bound.value, int)):
-        return False
-    limits = torch.iinfo(TO_TORCH[call.out.dtype])
-    below, above = bound.value < limits.min, bound.value > limits.max
-    wraps = not CLAMP_SATURATES  # negative bounds of unsigned types; all others are errors
-    if (above and (wraps or name == "min")) or (below and (limits.min if wraps else name == "max")):
-        raise Unsupported("a bound outside the type, which is an error")
-    return not wraps and (below or above)
 
 
 def relu(call: AtenCall) -> Value:
@@ -240,6 +229,10 @@ def promoted_dtype(call: AtenCall) -> DType:
     return from_torch_dtype(elementwise_dtypes(*examples, type_promotion_kind=kind)[1])
 
 
+def _is_bool(x: object) -> bool:
+    return x.dtype is DType.BOOL if isinstance(x, Value) else isinstance(x, bool)
+
+
 def _scale(call: AtenCall, x: Operand, factor: Operand, dtype: DType) -> Operand:
     if isinstance(x, Value):
         return call.build.elementwise("mul", x, factor, shape=x.shape, dtype=dtype)
@@ -247,14 +240,6 @@ def _scale(call: AtenCall, x: Operand, factor: Operand, dtype: DType) -> Operand
     if isinstance(x.value, SymDim) or isinstance(factor.value, SymDim):
         raise Unsupported("a multiple of a size")
     return Scalar(x.value * factor.value)
-
-
-def _is_representable(dtype: DType, x: Operand) -> bool:
-    """Whether an operand is a tensor, or a constant in the range of an integer dtype."""
-    if isinstance(x, Value) or not isinstance(x.value, int):
-        return isinstance(x, Value) or not isinstance(x.value, float)
-    limits = torch.iinfo(TO_TORCH[dtype])
-    return limits.min <= x.value <= limits.max
 
 
 DIVISIONS: dict[str | None, LoweringRule] = {
@@ -285,7 +270,9 @@ POINTWISE_RULES: dict[str, LoweringRule] = {
         for kind in ("logical_and", "logical_or", "logical_xor", "atan2", "hypot", "copysign")
     },
     **{
-        f"aten.bitwise_{kind}": with_bool_variant(direct(f"bitwise_{kind}"), f"logical_{kind}")
+        f"aten.bitwise_{kind}": except_float(
+            with_bool_variant(direct(f"bitwise_{kind}"), f"logical_{kind}")
+        )
         for kind in ("and", "or", "xor")
     },
     "aten.bitwise_not": with_bool_variant(direct("bitwise_not"), "logical_not"),
