@@ -123,9 +123,10 @@ class Traced:
         return self if instance is None else MethodType(self, instance)
 
     def _state(self) -> State:
-        """Return grad mode, dtypes, training flags, then the keys of existing hooks."""
+        """Return modes, dtypes, training flags, then the keys of existing hooks."""
         autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-        state = torch.is_grad_enabled(), torch.get_default_dtype(), autocast
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        state = torch.is_grad_enabled(), torch.get_default_dtype(), autocast, deterministic
         if not self.modules:
             return state
         hook_keys = [tuple(h) for h in self.hooks if h] if any(self.hooks) else ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from tofuse.capture.lower.builder import Unsupported
 from tofuse.capture.lower.call import AtenCall, LoweringRule, RuleResult
 from tofuse.capture.lower.rules.memory_order import dense_dim_order
@@ -20,8 +22,13 @@ def filled(fill: str | int) -> LoweringRule:
     return rule
 
 
-def empty_strided(call: AtenCall) -> RuleResult:
-    """Fill with zeros; strides must have no gaps, as in our allocations."""
+def empty(call: AtenCall) -> RuleResult:
+    """Fill with zeros; strides must have no gaps, as in our allocations.
+
+    With deterministic algorithms, ATen fills the memory, if an option says so at run time.
+    """
+    if torch.are_deterministic_algorithms_enabled():
+        raise Unsupported("memory that ATen fills")
     dense_dim_order(call.out.shape, call.build.sizes.shape(call.node.meta["val"].stride()))
     return filled(0)(call)
 
@@ -53,7 +60,8 @@ def bernoulli(call: AtenCall) -> Value:
     return call.build.emit("bernoulli", (call.tensor("seed"),), attrs)
 
 
-ZEROS = "zeros zeros_like zero new_zeros empty.memory_format empty_like new_empty"
+ZEROS = "zeros zeros_like zero new_zeros"
+EMPTY = "empty.memory_format empty_like new_empty empty_strided new_empty_strided empty_permuted"
 
 CREATION_RULES: dict[str, LoweringRule] = {
     **{f"aten.{name}": filled("fill_value") for name in ("full", "full_like", "new_full")},
@@ -62,8 +70,7 @@ CREATION_RULES: dict[str, LoweringRule] = {
     "aten.scalar_tensor": filled("s"),
     **{f"aten.{name}": filled(0) for name in ZEROS.split()},
     **{f"aten.{name}": filled(1) for name in ("ones", "ones_like", "new_ones")},
-    "aten.empty_strided": empty_strided,
-    "aten.new_empty_strided": empty_strided,
+    **{f"aten.{name}": empty for name in EMPTY.split()},
     "aten.arange": arange,
     "prims.iota": arange,
     "tofuse.uniform": uniform,
