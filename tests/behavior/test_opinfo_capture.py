@@ -1,8 +1,8 @@
-"""The operators of torch's OpInfo database: the first sample of each, captured and evaluated.
+"""The operators of torch's OpInfo database, captured and evaluated.
 
-Of every third operator, one after the other gets operands that lie in memory in another way; each
-operator in every way with `pytest --full`. Results have eager's numbers and strides, and share
-memory as in eager.
+Of every third operator, one sample after the other gets operands that lie in memory in another way;
+with `pytest --full`, samples of each operator in every way. Results have eager's numbers and
+strides, those of PyTorch's operators inside, too, and share memory as in eager.
 """
 
 import warnings
@@ -60,6 +60,7 @@ def channels_last(t, k):
 
 
 EVERY = 3
+SAMPLES = 6
 LAYOUTS = (
     lambda t, k: t.clone(),
     rotated,
@@ -69,14 +70,18 @@ LAYOUTS = (
 )
 
 
-def outcome(op, table, layout):
-    """Return "agree", "differ: ..." or why the program could not be compared."""
+def samples_of(op):
+    """Return at most SAMPLES samples, at equal distances; the first is the first."""
     dtype = next((d for d in DTYPES if d in op.supported_dtypes("cpu")), None)
     if dtype is None or any(word in op.name for word in ("jiterator",)):
-        return "no sample"
-    sample = next(iter(op.sample_inputs("cpu", dtype)), None)
-    if sample is None:
-        return "no sample"
+        return []
+    samples = list(op.sample_inputs("cpu", dtype))
+    count = min(len(samples), SAMPLES)
+    return [samples[k * len(samples) // count] for k in range(count)]
+
+
+def outcome(op, sample, table, layout):
+    """Return "agree", "differ: ..." or why the program could not be compared."""
     flat, spec = tree_flatten(((sample.input, *sample.args), sample.kwargs))
     tensors = [x for x in flat if isinstance(x, torch.Tensor)]
     if all(t.layout is torch.strided for t in tensors):
@@ -93,7 +98,7 @@ def outcome(op, table, layout):
         captured = convert(merge_seeds(gm), "sweep")
         check_graph(captured.graph)
         graphs.append(captured.graph)
-        return mark_boxed(lambda args: evaluate(captured, args))
+        return mark_boxed(lambda args: evaluate(captured, args, check_strides=True))
 
     torch.manual_seed(0)
     try:
@@ -142,15 +147,21 @@ def test_every_operator_is_captured(monkeypatch, request):
     table, outcomes = decompositions(), {}
     full = request.config.getoption("--full")
     chosen = op_db if full else op_db[::EVERY]
+    cases = []
     for k, op in enumerate(chosen):
-        for layout in LAYOUTS if full else (LAYOUTS[k % len(LAYOUTS)],):
-            key = op.name, op.variant_test_name, LAYOUTS.index(layout)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                try:
-                    outcomes[key] = outcome(op, table, layout)
-                except AssertionError as error:  # fake tensors mixed with real ones, in torch
-                    assert "convert all Tensors to FakeTensors" in str(error), (op.name, error)
+        samples = samples_of(op)
+        if full:
+            cases += [(op, s, layout) for s in samples for layout in LAYOUTS]
+        elif samples:
+            cases.append((op, samples[k % len(samples)], LAYOUTS[k % len(LAYOUTS)]))
+    for k, (op, sample, layout) in enumerate(cases):
+        key = op.name, op.variant_test_name, LAYOUTS.index(layout), k
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                outcomes[key] = outcome(op, sample, table, layout)
+            except AssertionError as error:  # fake tensors mixed with real ones, in torch
+                assert "convert all Tensors to FakeTensors" in str(error), (op.name, error)
     known = tuple(KNOWN_DIFFERENCES)
     different = {
         k: v

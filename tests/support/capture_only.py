@@ -44,17 +44,35 @@ class Recorder:
         ]
 
 
-def evaluate(captured, args):
-    """Return the flat outputs of a captured graph for flat arguments."""
+def evaluate(captured, args, check_strides=False):
+    """Return the flat outputs of a captured graph for flat arguments.
+
+    With `check_strides`, PyTorch's operators must return the strides that the graph has.
+    """
     sizes = bind_symbols(captured.symbols, args)
     pairs = zip(captured.arguments, args, strict=True)
     inputs = {v: t for v, t in pairs if isinstance(v, Value)}
     inputs |= dict(captured.constants)
     values = run_graph(captured.graph, inputs, sizes)
+    if check_strides:
+        assert not mispredicted(captured.graph, values, sizes)
     new = [values[v].clone() for _, v in captured.writes]
     for (argument, _), value in zip(captured.writes, new, strict=True):
         inputs[argument].copy_(value)
     return [result_of(r, values, sizes) for r in captured.results]
+
+
+def mispredicted(graph, values, sizes):
+    """Return the results of PyTorch's operators with other strides than the graph has."""
+    wrong = []
+    for op in graph.ops:
+        for v in op.results if op.kind == "opaque" else ():
+            t = values[v]
+            if v.strides is not None and t.layout is torch.strided and t.numel() > 1:
+                predicted = [size_of(s, sizes) for s in v.layout]
+                if [s for s, n in zip(predicted, t.shape, strict=True) if n > 1] != strides(t):
+                    wrong.append(f"{op.attr('target')}: {predicted} for {t.stride()}")
+    return wrong
 
 
 def result_of(result, values, sizes):

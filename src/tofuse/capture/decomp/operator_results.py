@@ -100,8 +100,7 @@ def with_eager_result(op: OpOverload) -> Decomposition:
         result = op(*operands, **kwargs)
         if isinstance(result, Tensor):
             return _in_order(result, order)
-        first, *others = result
-        return _in_order(first, order), *others
+        return tuple(_in_order(r, order) if r.shape == result[0].shape else r for r in result)
 
     return decompose
 
@@ -226,6 +225,22 @@ def _library_order(args: Sequence[object], result: Tensor, position: int = 0) ->
     return (0, *range(2, result.dim()), 1)
 
 
+def _volume_order(args: Sequence[object], result: Tensor) -> DimOrder:
+    """Return the library order for volumes; a single volume has no batch."""
+    x, channels_last = args[0], (1, 2, 3, 0)
+    assert isinstance(x, Tensor)
+    if x.dim() == 5:
+        return _library_order(args, result)
+    return channels_last if _is_in_order(x, channels_last) else _row_major(args, result)
+
+
+def _outer_product_order(args: Sequence[object], result: Tensor) -> DimOrder:
+    """Return the order of `addr`, whose iterator walks a column and a row."""
+    x, column, row = args
+    assert isinstance(column, Tensor)
+    return _elementwise_order((x, column.unsqueeze(1), row), result)
+
+
 def _input_order(args: Sequence[object], result: Tensor) -> DimOrder:
     """Return the library order of argument 1, the input whose gradient is computed."""
     return _library_order(args, result, 1)
@@ -294,6 +309,7 @@ BROADCASTING = (
 
 # Where torch predicts strides that its kernels for the CPU do not give.
 EAGER_ORDERS: dict[OpOverload, EagerOrder] = {
+    aten.addr.default: _outer_product_order,
     aten.angle.default: _angle_order,
     aten.ldexp.Tensor: _order_of_rule,
     aten.roll.default: _order_of_rule,
@@ -303,6 +319,7 @@ EAGER_ORDERS: dict[OpOverload, EagerOrder] = {
     **_rows(_elementwise_order, "logical_and logical_or logical_xor"),
     aten.huber_loss.default: lambda args, result: _elementwise_order(args[:1], result),
     aten.rsub.Tensor: lambda args, result: _elementwise_order((args[1], args[0]), result),
+    aten.clamp.Tensor: _elementwise_order,
     aten.copysign.Tensor: _elementwise_order,
     aten.div.Tensor_mode: _elementwise_order,
     aten.xlogy.Tensor: _elementwise_order,
@@ -312,6 +329,7 @@ EAGER_ORDERS: dict[OpOverload, EagerOrder] = {
     aten.normal.Tensor_float: _row_major,
     aten.normal.float_Tensor: _row_major,
     **_rows(_row_major, "binomial poisson _standard_gamma"),
+    **_rows(_row_major, "rrelu_with_noise rrelu_with_noise_functional"),
     aten.isin.Tensor_Tensor: _row_major,
     aten.isin.Tensor_Scalar: _row_major,
     **_rows(_row_major, "log_sigmoid_forward nll_loss2d_forward glu_backward"),
@@ -320,6 +338,7 @@ EAGER_ORDERS: dict[OpOverload, EagerOrder] = {
     **_rows(
         _library_order, "reflection_pad2d replication_pad2d reflection_pad3d replication_pad3d"
     ),
+    **_rows(_volume_order, "max_pool3d_with_indices"),
     **_rows(_input_order, "reflection_pad2d_backward replication_pad2d_backward"),
     **_rows(_input_order, "reflection_pad3d_backward replication_pad3d_backward"),
     **_rows(_input_order, "native_group_norm_backward"),
