@@ -19,11 +19,15 @@ DTYPES = (torch.float32, torch.bfloat16, torch.int32, torch.uint8, torch.bool)
 MODES = ((False, True), (True, True), (True, False), (False, True), (True, True))
 
 
+def set_fill(fills):
+    vars(torch.utils)["deterministic"].fill_uninitialized_memory = fills
+
+
 @pytest.fixture
 def deterministic_state():
     yield
     torch.use_deterministic_algorithms(False)
-    torch.utils.deterministic.fill_uninitialized_memory = True
+    set_fill(True)
 
 
 @pytest.mark.usefixtures("deterministic_state")
@@ -38,7 +42,7 @@ def test_memory_is_filled_as_in_eager_in_each_mode():
             compiled = tofuse.compile(program, hand_back=False, capture=capture)
             for algorithms, fills in MODES:
                 torch.use_deterministic_algorithms(algorithms)
-                torch.utils.deterministic.fill_uninitialized_memory = fills
+                set_fill(fills)
                 for ours, eagers in zip(compiled(x), program(x), strict=True):
                     assert (ours.shape, ours.stride()) == (eagers.shape, eagers.stride())
                     if algorithms and fills:
