@@ -45,12 +45,19 @@ def test_zero_dim_operand_is_rounded_to_half_precision_first(dtype):
             assert same.all(), k
 
 
+@pytest.mark.broad(2)
+@pytest.mark.parametrize("p", [0.1, 0.25, 0.33, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_scale_of_dropout_is_rounded(dtype):
-    x = torch.randn(64, 64).to(dtype)
-    scaled = x * torch.ones_like(x).div_(1 - 0.33)
-    y = tofuse.compile(lambda x: F.dropout(x, 0.33))(x)
-    assert torch.equal(y, torch.where(y == 0, 0.0, scaled))
+def test_scale_of_dropout_is_rounded_where_values_in_registers_are(dtype, p):
+    x = (torch.randn(64, 64).to(dtype)).requires_grad_()
+    in_eager = x * torch.ones_like(x).div_(1 - p)
+    y = tofuse.compile(lambda x: F.dropout(x, p), precision="eager")(x)
+    assert torch.equal(y, torch.where(y == 0, 0.0, in_eager))
+    y = tofuse.compile(lambda x: F.dropout(x, p).float() * 1.0)(x)
+    exact = x.double() / (1 - p)
+    torch.testing.assert_close(y.double(), torch.where(y == 0, 0.0, exact), rtol=1e-6, atol=0)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(gradient, torch.where(y == 0, 0.0, 1 / (1 - p)).to(dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

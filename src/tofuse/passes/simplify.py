@@ -32,6 +32,20 @@ def mul_minus_one(op: Op, rewriter: Rewriter) -> Replacement | None:
     return redefine(op, "neg", x) if _is_constant(c, -1) and _is_numeric(op) else None
 
 
+def mul_of_bool(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """to(b, float) * c = where(b, c, 0 * c), if b is boolean and c is finite"""
+    x, c = _constant_last(op)
+    converted = rewriter.defining_op(x, "convert")
+    if converted is None or converted.inputs[0].dtype is not DType.BOOL:
+        return None
+    if not op.result.dtype.is_float or not isinstance(c, Scalar):
+        return None
+    if not isinstance(c.value, (int, float)) or not math.isfinite(c.value):
+        return None
+    zero = Scalar(0.0 * c.value)
+    return redefine(op, "where", converted.operands[0], c, zero, dtype=op.result.dtype)
+
+
 def mul_neg_neg(op: Op, rewriter: Rewriter) -> Replacement | None:
     """(-x) * (-y) = x * y"""
     a, b = (rewriter.defining_op(x, "neg") for x in op.operands)
@@ -227,7 +241,7 @@ _WIDER: dict[DType, tuple[DType, ...]] = {
 }
 
 RULES: dict[str, tuple[RewriteRule, ...]] = {
-    "mul": (neutral_constant, mul_minus_one, mul_neg_neg),
+    "mul": (neutral_constant, mul_minus_one, mul_of_bool, mul_neg_neg),
     "div": (neutral_constant, div_power_of_two),
     "add": (neutral_constant, add_neg),
     "sub": (neutral_constant, sub_neg),

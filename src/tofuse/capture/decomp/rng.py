@@ -194,11 +194,12 @@ def _native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor
 def scaled(x: Tensor, mask: Tensor, scale: float) -> Tensor:
     """Multiply by the scale where the mask is set, else by zero.
 
-    As in eager, half precision rounds the scale first on the CPU, and only the product on a GPU.
+    Eager rounds the scale to half precision first on the CPU, and only the product on a GPU. Here
+    the scaled mask is a value like any other: it is rounded if values in registers are.
     """
+    if x.device.type == "cpu" and x.dtype.itemsize == 2:
+        return x * (mask.to(x.dtype) * scale)
     factor = torch.where(mask, scale, 0.0)
-    if x.device.type == "cpu":
-        return x * factor.to(x.dtype)
     wide = torch.promote_types(x.dtype, torch.float32)
     return (x.to(wide) * factor.to(wide)).to(x.dtype)
 
