@@ -69,6 +69,7 @@ RUN = {"run": ["run"]} if "set_default_backend" in dir(torch.compiler) else {}
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)  # a process group has set another
     yield tmp_path
     for name in ("helper_module", "failing_script"):
         sys.modules.pop(name, None)
