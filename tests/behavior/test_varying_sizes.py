@@ -128,3 +128,17 @@ def test_at_most_one_more_program_for_any_sizes(name, request):
     sizes = [[draw.randint(2, 40), *(2 * draw.randint(2, 20) for _ in "hw")] for _ in range(count)]
     images = [torch.randn(n, 4, height, width) for n, height, width in sizes]
     compare(name, images, 1, training=True, hand_back=False)
+
+
+def of_a_piece(x: Tensor) -> tuple[Tensor, Tensor]:
+    piece = x.unflatten(-1, (-1, 2)).reshape(-1).permute(0).tensor_split(3, 0)[1]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return piece.view_as(piece), torch.tensor(3) + piece.select(0, 0)
+
+
+def test_returned_views_of_an_argument_with_an_offset_lie_where_eagers_do():
+    compiled = tofuse.compile(of_a_piece, dynamic=True, hand_back=False)
+    for size in (3, 33, 2):
+        x = (torch.rand(size + 1, 3, 2) > 0.5)[1:]
+        (ours, _), (theirs, _) = compiled(x), of_a_piece(x)
+        assert torch.equal(ours, theirs) and ours.storage_offset() == theirs.storage_offset()

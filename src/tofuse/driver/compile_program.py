@@ -56,7 +56,10 @@ from tofuse.capture.dynamo.legality import (
     returns_only_views,
 )
 from tofuse.capture.dynamo.overlap_guard import overlap_guard
-from tofuse.capture.dynamo.returned_views import split_returned_views
+from tofuse.capture.dynamo.returned_views import (
+    returns_symbolic_views,
+    split_returned_views,
+)
 from tofuse.capture.dynamo.scalar_inputs import add_scalar_inputs, read_scalars
 from tofuse.capture.dynamo.specialize_sizes import (
     SymbolicProgram,
@@ -346,6 +349,8 @@ def _load_or_compile(
     if kind is not None and key is not None and count_float_guards() == float_guards:
         context.record.program = program.stored(key)
     context.program.pure &= kind is not None and not kind.mutated
+    if kind is None and returns_symbolic_views(gm):
+        raise NeedsEager("it returns a view of symbolic sizes, which AOTAutograd would misplace")
     if kind is None:
         return gm.forward if returns_only_views(gm) else wrapped
     if isinstance(kind, InferenceRuntime):

@@ -91,6 +91,20 @@ def has_inseparable_views(gm: GraphModule) -> bool:
     )
 
 
+def returns_symbolic_views(gm: GraphModule) -> bool:
+    """Return whether the program returns a view of an argument whose layout has symbols.
+
+    AOTAutograd's own wrapper makes such a view where the compiled result lies, without the offset
+    of the argument.
+    """
+    arguments = storage_ids(n for n in gm.graph.nodes if n.op in INPUTS)
+    (returned,) = gm.graph.output_node().args
+    assert isinstance(returned, (list, tuple))
+    nodes = [n for n in returned if isinstance(n, Node) and n.op not in INPUTS]
+    views = [t for t in map(example_tensor, nodes) if t is not None and storage_id(t) in arguments]
+    return any(map(has_symbolic_layout, views))
+
+
 def returns_detached_history(gm: GraphModule) -> bool:
     """Return whether a returned view of a written argument requires grad, and the argument not.
 
