@@ -349,10 +349,12 @@ def _load_or_compile(
     if kind is not None and key is not None and count_float_guards() == float_guards:
         context.record.program = program.stored(key)
     context.program.pure &= kind is not None and not kind.mutated
+    if kind is None and returns_only_views(gm):
+        return gm.forward
     if kind is None and returns_symbolic_views(gm):
         raise NeedsEager("it returns a view of symbolic sizes, which AOTAutograd would misplace")
     if kind is None:
-        return gm.forward if returns_only_views(gm) else wrapped
+        return wrapped
     if isinstance(kind, InferenceRuntime):
         keep([forward])
         return program.bind(kind, forward.run, forward.run)
