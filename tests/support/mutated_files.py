@@ -116,7 +116,7 @@ def change_manifest(source: Path, path: Path, dice: random.Random):
 def change_program(source: Path, path: Path, dice: random.Random):
     """Change the description as a faulty export would write it: machine code is tied to it."""
     program, tensors = program_file.read_program(source)
-    tensors = {k: t for k, t in tensors.items() if not k.startswith(program_file.CODE)}
+    tensors = {k: t for k, t in tensors.items() if not k.startswith(program_file.CODE_PREFIX)}
     images = {program_file._code_key(c.image.code): c.image.code for c in program.code.values()}
     described = copy.deepcopy(json.loads(json.dumps(program_file.program_json(program))))
     change(described, dice)

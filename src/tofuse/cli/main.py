@@ -13,7 +13,7 @@ from typing import NoReturn
 import tofuse
 from tofuse.cli import bench, cache, doctor, explain, inspect, run
 from tofuse.cli.target import UsageError
-from tofuse.cli.user_error import print_error
+from tofuse.cli.user_error import has_user_frame, print_error
 
 COMMANDS = {
     "explain": explain,
@@ -39,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"tofuse {options.command}: {error}", file=sys.stderr)
         return 2
     except Exception as error:
-        if isinstance(error, BrokenPipeError) and options.command != "run":
+        is_own_output = options.command != "run" and not has_user_frame(error)
+        if isinstance(error, BrokenPipeError) and is_own_output:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # its reader has enough
             return 0
         print_error(error)

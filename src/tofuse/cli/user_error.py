@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import runpy
 import sys
+import traceback
 from types import TracebackType
 
 from tofuse.capture.fx.location import is_library_file
 from tofuse.torch_internals.dynamo import TorchDynamoException
 
-CALLERS = (contextlib.__file__, runpy.__file__)  # modules of Python above the user's frames
+CALLER_FILES = (contextlib.__file__, runpy.__file__)  # modules of Python above the user's frames
 
 
 def print_error(error: Exception) -> None:
@@ -18,6 +19,12 @@ def print_error(error: Exception) -> None:
     for e in _chain(error):
         e.__traceback__ = _user_traceback(e)
     sys.excepthook(type(error), error, error.__traceback__)
+
+
+def has_user_frame(error: BaseException) -> bool:
+    """Return whether the user's code led to an error."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(_is_user_file(frame.f_code.co_filename) for frame in frames)
 
 
 def _chain(error: BaseException) -> list[BaseException]:
@@ -47,4 +54,4 @@ def _user_traceback(error: BaseException) -> TracebackType | None:
 
 def _is_user_file(path: str) -> bool:
     """Return whether a file is no part of torch, of this package, or of Python's import system."""
-    return not (is_library_file(path) or path.startswith("<") or path in CALLERS)
+    return not (is_library_file(path) or path.startswith("<") or path in CALLER_FILES)

@@ -185,7 +185,7 @@ DIRECT_DEPTH = 2048  # along a sum, between additions across lanes: "Products of
 
 # -- machine code --------------------------------------------------------------------------------
 MAX_LIBRARIES_PER_LINKER = 64  # it keeps 9 KB of each until it ends: "Freed code"
-MAX_RECENT_TEXTS = 64  # that stay linked for a program that is compiled again: not measured
+MAX_RECENT_LINKED_TEXTS = 64  # that stay linked for a program that is compiled again: not measured
 
 # -- plan, runtime and autotuning ----------------------------------------------------------------
 MAX_OVERSIZE = 2  # times the request, of a block that serves it: "Memory pool"

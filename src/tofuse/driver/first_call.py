@@ -46,7 +46,7 @@ def add_eager_calls(
     context: CompileContext,
     decision: Decision | None = None,
 ) -> None:
-    """Let eager run the calls that it must run, and those that it runs faster.
+    """Add the calls that eager runs: those that need PyTorch, and those that it runs faster.
 
     `decision` is that of an earlier process; None: the first call decides.
     """

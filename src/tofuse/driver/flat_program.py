@@ -110,8 +110,8 @@ def _plain_size(size: int | torch.SymInt, argument: str) -> int | str:
 
 def _limit(upper: object) -> int | None:
     """Return the largest size; None for torch's infinity."""
-    number = int(str(upper)) if str(upper).isdigit() else UNLIMITED
-    return None if number >= UNLIMITED else number
+    number = int(str(upper)) if str(upper).isdigit() else LEAST_UNLIMITED_SIZE
+    return None if number >= LEAST_UNLIMITED_SIZE else number
 
 
 def _example(fake: torch.Tensor, requires_grad: bool) -> torch.Tensor:
@@ -178,4 +178,4 @@ def _drop_constants(
     return tuple(results)
 
 
-UNLIMITED = 1 << 62  # torch's int_oo and sys.maxsize are above
+LEAST_UNLIMITED_SIZE = 1 << 62  # torch's int_oo and sys.maxsize are above

@@ -84,8 +84,8 @@ def hand_back(
     """Return a function that runs `compiled`, or `original` for calls that eager runs anyway.
 
     A call is handed back if eager ran all programs of an earlier call of its kind: the results are
-    the same, and Dynamo's guards are not run. This includes functions of which graph breaks left
-    nothing to compile.
+    the same, and Dynamo's guards are not run. A function in which graph
+    breaks leave nothing to compile is handed back, too.
 
     The arguments are compared with those of the last call that was handed back. Only if they are
     of another kind, the kind is looked up, which takes longer.

@@ -16,11 +16,11 @@ from tofuse.runtime.program_file import ConstantInput, Sizes, TensorInput
 from tofuse.torch_internals.trees import tree_flatten, tree_leaves, tree_unflatten
 
 Arguments = tuple[Sequence[object], Mapping[str, object]]
-MAX_COMBINED_SIZES = 2  # of more sizes, only one is 1: there would be too many programs
+MAX_SIZES_ONE_AT_ONCE = 2  # of more sizes, only one is 1: there would be too many programs
 
 
 def automatic_shapes(arguments: Arguments) -> ShapesCollection:
-    """Return the shapes of arguments of which all sizes may vary that can."""
+    """Return the shapes of arguments. Every size that can vary may vary."""
     shapes = ShapesCollection()
     for leaf in tree_leaves(arguments):
         if isinstance(leaf, torch.Tensor) and leaf.dim():
@@ -36,9 +36,9 @@ def arguments_of_size_one(
 ) -> Iterator[tuple[Arguments, ShapesCollection]]:
     """Yield arguments in which some sizes are 1, the most first, and how the others vary."""
     leaves, tree = tree_flatten(arguments)
-    if len(leaves) != len(inputs):  # such as those that a program of torch.export does not have
+    if len(leaves) != len(inputs):  # a program of torch.export has no arguments to narrow
         return
-    most = len(may_be_one) if len(may_be_one) <= MAX_COMBINED_SIZES else 1
+    most = len(may_be_one) if len(may_be_one) <= MAX_SIZES_ONE_AT_ONCE else 1
     for count in range(most, 0, -1):
         for ones in combinations(may_be_one, count):
             shapes, narrowed = ShapesCollection(), list(leaves)

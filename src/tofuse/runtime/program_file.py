@@ -32,7 +32,9 @@ from tofuse.runtime.typed_json import Json, TextForm, TextForms, from_json, to_j
 
 FORMAT = 2
 MANIFEST, DIGEST = "tofuse", "tofuse_sha256"  # names in the metadata
-CODE = "tofuse.code."  # before the digest of machine code, the key of its bytes among the tensors
+CODE_PREFIX = (
+    "tofuse.code."  # before the digest of machine code, the key of its bytes among the tensors
+)
 Sizes = Mapping[str, tuple[int, Union[int, None]]]  # noqa: UP007
 Constant = Union[None, bool, int, float, str]  # noqa: UP007
 
@@ -267,14 +269,14 @@ def _signature(described: Json, processor: str, tensors: Mapping[str, StoredTens
     assert isinstance(described, dict)
     code = described["code"][processor]
     bare = {**code, "image": {**code["image"], "code": ""}}  # whose key contains this digest
-    types = {k: [t.dtype, *t.shape] for k, t in tensors.items() if not k.startswith(CODE)}
+    types = {k: [t.dtype, *t.shape] for k, t in tensors.items() if not k.startswith(CODE_PREFIX)}
     others = {"name": "", "torch": "", "of_size_one": []}
     parts = [{**described, **others, "code": bare}, processor, types]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()
 
 
 def _code_key(code: bytes) -> str:
-    return f"{CODE}{hashlib.sha256(code).hexdigest()}"
+    return f"{CODE_PREFIX}{hashlib.sha256(code).hexdigest()}"
 
 
 def _stored(tensor: torch.Tensor) -> StoredTensor:

@@ -23,7 +23,7 @@ from tofuse.backends.llvm.machine_code import (
 )
 from tofuse.backends.llvm.vector_math.vector_library import LIBRARY, PREFIX, library_symbols
 from tofuse.cache.store import Store
-from tofuse.cost.thresholds import MAX_LIBRARIES_PER_LINKER, MAX_RECENT_TEXTS
+from tofuse.cost.thresholds import MAX_LIBRARIES_PER_LINKER, MAX_RECENT_LINKED_TEXTS
 from tofuse.errors import CompileError
 from tofuse.ir.machine_function import Entry, function_address, machine_function
 from tofuse.ir.schedule import Target
@@ -209,7 +209,7 @@ class LinkedCode:
                 handle = CodeHandle(number)
                 self.recent.pop(key, None)
                 self.recent[key] = CodeHandle(number)
-                if len(self.recent) > MAX_RECENT_TEXTS:
+                if len(self.recent) > MAX_RECENT_LINKED_TEXTS:
                     del self.recent[next(iter(self.recent))]
             finally:
                 self.loads -= 1

@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 
 from tofuse.capture.fx.aliases import storage_ids, written_nodes, written_storages
 from tofuse.capture.fx.subgraphs import (
-    APPLY,
+    AUTOGRAD_FUNCTION_CALL,
     FunctionBodies,
     function_bodies,
     nodes_of_all_graphs,
@@ -57,7 +57,9 @@ def _functions_in(node: Node) -> Iterator[FunctionBodies]:
 
 def _may_be_saved(node: Node, storages: set[int]) -> bool:
     """Whether autograd may save one of the storages for the backward of an operator."""
-    is_operator = node.op in ("call_function", "call_method") and node.target is not APPLY
+    is_operator = (
+        node.op in ("call_function", "call_method") and node.target is not AUTOGRAD_FUNCTION_CALL
+    )
     return (
         is_operator and _requires_grad(node) and bool(storages & storage_ids(node.all_input_nodes))
     )

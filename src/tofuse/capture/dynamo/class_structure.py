@@ -19,7 +19,7 @@ def is_special(name: str) -> bool:
 
 def structure_of(cls: type) -> frozenset[str]:
     """Return the attributes without special names that are read of a class."""
-    return STRUCTURE | OF_MODULES if issubclass(cls, torch.nn.Module) else STRUCTURE
+    return STRUCTURE | MODULE_METHODS if issubclass(cls, torch.nn.Module) else STRUCTURE
 
 
 def registered_classes(cls: type) -> Iterator[type]:
@@ -62,4 +62,4 @@ UNSEEN = frozenset(
 # Attributes without special names that Python reads of enumerations and named tuples, and Dynamo of
 # modules.
 STRUCTURE = frozenset(("_fields", "_field_defaults", "_member_map_", "_missing_"))
-OF_MODULES = frozenset(("forward", "_call_impl", "_wrapped_call_impl"))
+MODULE_METHODS = frozenset(("forward", "_call_impl", "_wrapped_call_impl"))

@@ -81,7 +81,7 @@ def _label(value: object) -> object:
 
 
 def _differences(values: Values, earlier: Values) -> list[torch.SymBool]:
-    """Return conditions of which one holds for calls that an earlier program does not accept.
+    """Return conditions. A call that an earlier program does not accept satisfies one of them.
 
     The list is empty if no call is known to suit both programs.
     """

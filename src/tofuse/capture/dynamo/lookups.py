@@ -340,7 +340,7 @@ class Surveyor:
         for cls in self.classes.values():
             check = type(cls).__instancecheck__
             if isinstance(check, FunctionType) and not is_released(check.__code__.co_filename):
-                raise UnsupportedError(f"code decides what is an instance of {cls.__name__}")
+                raise UnsupportedError(f"{cls.__name__} has an __instancecheck__ of the user")
             if isinstance(cls, ABCMeta):
                 abstract.append(cls)
         for cls in abstract:  # grows while it is walked

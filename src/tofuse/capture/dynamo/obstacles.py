@@ -1,4 +1,4 @@
-"""Code of the user's own of which no other process can compare what it looked up.
+"""The user's code whose lookups another process cannot compare.
 
 Dynamo does not tell which code raised an exception that was caught, which attributes an object
 lacked, or what it took from this process alone. The rules hold for code outside of installed

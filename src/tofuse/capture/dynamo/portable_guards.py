@@ -132,7 +132,7 @@ def portable_guards(
 
 
 def _is_mutable(value: object) -> bool:
-    """Return whether a value is a container or an instance, of which there may be equal ones."""
+    """Return whether a value is a container or an instance. Two of them may be equal."""
     unique = (torch.Tensor, type, ModuleType, MethodType, BuiltinFunctionType, enum.Enum)
     if isinstance(value, (list, dict, set)):
         return True

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from tofuse.capture.fx.subgraphs import (
-    APPLY,
+    AUTOGRAD_FUNCTION_CALL,
     FunctionBodies,
     function_bodies,
     nodes_of_all_graphs,
@@ -28,7 +28,7 @@ def with_version_checks(gm: GraphModule) -> GraphModule:
 
     In eager, autograd checks this. Dynamo's program passes saved tensors on without the check.
     """
-    if all(n.target is not APPLY for n in nodes_of_all_graphs(gm.graph)):
+    if all(n.target is not AUTOGRAD_FUNCTION_CALL for n in nodes_of_all_graphs(gm.graph)):
         return gm
     return _with_version_checks(gm)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-APPLY = torch.ops.higher_order.autograd_function_apply  # a call of an autograd.Function
+AUTOGRAD_FUNCTION_CALL = torch.ops.higher_order.autograd_function_apply
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class FunctionBodies:
 
 def function_bodies(call: Node) -> FunctionBodies | None:
     """Return the programs of an `autograd.Function`; None if a node is no call of one."""
-    if call.target is not APPLY:
+    if call.target is not AUTOGRAD_FUNCTION_CALL:
         return None
     forward, backward = map(subgraph, call.args[:2])
     assert forward is not None and backward is not None
