@@ -118,7 +118,7 @@ def calls(size: int) -> Graph:
 def partition_on_cpu(graph: Graph, fuel: int | None = None) -> Partition:
     """Partition for a machine with default costs."""
     target = host_target(2)
-    oracles = RegionEvaluator(CostOracle(target, Machine()).reject, None, None)
+    oracles = RegionEvaluator(CostOracle(target, Machine()).evaluate)
     return partition(graph, oracles, machine=Machine(), fuel=fuel)
 
 

@@ -14,27 +14,31 @@ import tofuse
 from tests.support.eager import assert_as_eager
 from tests.support.kernels import kernel
 from tofuse.analysis.alias import AliasAnalysis
+from tofuse.backends.cpu.backend import CpuBackend
 from tofuse.cache.store import Store
-from tofuse.driver import autotune
-from tofuse.driver.autotune import (
-    ATEN,
-    FUSED,
-    SPLIT,
-    Choice,
-)
+from tofuse.driver import autotune, autotune_program, choice
+from tofuse.driver.choice import ATEN, FUSED, SPLIT, Choice
 from tofuse.errors import OptionError
 from tofuse.fusion.lower.lower_region import lower_region
 from tofuse.fusion.partition.region_split import cut_positions, split_region
 from tofuse.ir.parse_graph import parse_graph as parse
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target, parse_schedule
+from tofuse.runtime.timing import interleaved_us
 from tofuse.schedule.choose_schedule import choose_schedule
 from tofuse.schedule.schedule_variants import schedule_variants
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
-choose = partial(autotune.choose, seconds=0.001)  # measurements, but not accurate ones
+# measurements, but not accurate ones
+choose = partial(choice.choose, time_calls=partial(interleaved_us, seconds=0.001))
+
+
+def give_times(monkeypatch, times):
+    """Let calls take these times, both those of regions and those of programs."""
+    monkeypatch.setattr(CpuBackend, "time_calls", lambda self, steps: times(steps))
+    monkeypatch.setattr(autotune_program, "interleaved_us", lambda steps, seconds: times(steps))
 
 
 def sleeper(seconds, log=None):
@@ -72,10 +76,10 @@ def test_fastest_candidate_wins_and_is_stored(tmp_path):
     assert choose(candidates, ("another",), Store(tmp_path)) == fast and log
 
 
-def test_default_kernel_wins_unless_another_is_clearly_faster(tmp_path, monkeypatch):
-    monkeypatch.setattr(autotune, "interleaved_us", lambda steps, seconds: [100.0, 98.0])
+def test_default_kernel_wins_unless_another_is_clearly_faster(tmp_path):
     candidates = [(Choice(), sleeper(0)), (Choice(ATEN), sleeper(0))]
-    assert choose(candidates, ("key",), Store(tmp_path)).kind == FUSED
+    chosen = choice.choose(candidates, ("key",), Store(tmp_path), lambda steps: [100.0, 98.0])
+    assert chosen.kind == FUSED
 
 
 def test_failing_candidates_are_skipped(tmp_path):
@@ -104,7 +108,7 @@ def test_failing_candidates_are_skipped(tmp_path):
 )
 def test_damaged_choices_are_measured_again(tmp_path, text):
     store = Store(tmp_path)
-    store.put(autotune.KIND, (autotune.VERSION, "key"), text)
+    store.put(choice.KIND, (choice.VERSION, "key"), text)
     assert choose([(Choice(), sleeper(0))], ("key",), store).times
 
 
@@ -139,10 +143,10 @@ def sin_softmax(x):
 
 SCRIPT = """
 import sys, torch, tofuse
-from tofuse.driver import autotune
-def fail(steps, seconds):
+from tofuse.driver import autotune, choice
+def fail(*args):
     raise AssertionError("measured again")
-autotune.interleaved_us = fail
+choice.measure_choice = autotune.measure_choice = fail
 torch.set_num_threads(int(sys.argv[2]))
 def sin_softmax(x):
     return (x.sin() + 1).softmax(-1)
@@ -153,9 +157,7 @@ print([(r.executor, r.why) for r in report.regions])
 
 def test_another_process_reads_the_stored_choice(tmp_path, monkeypatch):
     """PyTorch is faked to be the fastest, so that the choice is not the default."""
-    monkeypatch.setattr(
-        autotune, "interleaved_us", lambda steps, s: [9.0 - k for k in range(len(steps))]
-    )
+    give_times(monkeypatch, lambda steps: [9.0 - k for k in range(len(steps))])
     report = tofuse.explain(sin_softmax, tune="measure", cache_dir=tmp_path)(torch.randn(9, 33))
     assert [r.executor for r in report.regions] == ["aten"]
     command = ["env", "TOFUSE_TUNE=measure", sys.executable, "-c", SCRIPT, str(tmp_path)]
@@ -168,12 +170,12 @@ def test_another_process_reads_the_stored_choice(tmp_path, monkeypatch):
 def test_every_choice_gives_the_same_results(tmp_path, monkeypatch, kind):
     chosen = []
 
-    def pick(candidates, key, store):
+    def pick(candidates, key, store, time_calls):
         choices = [c for c, build in candidates if c.kind == kind and build() is not None]
         chosen.append(choices[-1] if choices else Choice())
         return replace(chosen[-1], times=(("x", 1.0),))
 
-    monkeypatch.setattr(autotune, "choose", pick)
+    monkeypatch.setattr(autotune, "measure_choice", pick)
     monkeypatch.setattr("tofuse.driver.autotune_program.choose", lambda *args: Choice())
     report = tofuse.explain(f, tune="measure", cache_dir=tmp_path)(X, W)
     assert {c.kind for c in chosen} == {kind}
@@ -186,11 +188,7 @@ def test_every_choice_gives_the_same_results(tmp_path, monkeypatch, kind):
 
 
 def test_a_program_slower_than_pytorch_falls_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        autotune,
-        "interleaved_us",
-        lambda steps, s: [20.0, *[1.0 + k for k in range(len(steps) - 1)]],
-    )
+    give_times(monkeypatch, lambda steps: [20.0, *[1.0 + k for k in range(len(steps) - 1)]])
     report = tofuse.explain(f, tune="measure", cache_dir=tmp_path)(X, W)
     (note,) = [n for n in report.notes if "whole program" in n]
     assert "the compiled program is slower; measured: aten 1 µs, fused 20 µs" in note
@@ -203,10 +201,10 @@ def test_autotuning_a_program_has_no_side_effects(tmp_path, monkeypatch):
 
     timed_kinds = []
 
-    def run_all(candidates, key, store):
-        for choice, build in candidates:
+    def run_all(candidates, key, store, time_calls):
+        for timed, build in candidates:
             build()()
-            timed_kinds.append(choice.kind)
+            timed_kinds.append(timed.kind)
         return Choice()
 
     monkeypatch.setattr("tofuse.driver.autotune_program.choose", run_all)

@@ -6,6 +6,7 @@ import torch
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
+from tests.support.evaluators import rejecting
 from tests.support.extra_steps import EXTRA_STEPS
 from tests.support.graphs import graphs
 from tests.support.kernels import run_interpreter, run_nest
@@ -13,7 +14,6 @@ from tests.support.numbers import TORCH_DTYPES, sizes_of
 from tests.support.partition_runner import RunKernel, run_partition
 from tofuse.cost.machine import Machine
 from tofuse.driver.pipeline import partition, run_graph_passes
-from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph import Graph, Scalar, Value, show_graph
 from tofuse.ir.kernel import Kernel
@@ -75,7 +75,7 @@ def partition_on_cpu(graph: Graph) -> Partition:
             return e.reason
         return None
 
-    return partition(graph, RegionEvaluator(reject, None, None), machine=Machine(), exact=True)
+    return partition(graph, rejecting(reject), machine=Machine(), exact=True)
 
 
 def random_inputs(graph: Graph, sizes: Mapping[str, int], seed: int) -> dict[Value, torch.Tensor]:

@@ -28,9 +28,7 @@ from tofuse.schedule.build_tiles import build_tiles
 
 def partition_for_gpu(graph: Graph) -> Partition:
     check_graph(graph)
-    oracles = RegionEvaluator(
-        lambda kernel: None, CostOracle(Target(8, 1), Machine()).cost_on_gpu, None
-    )
+    oracles = RegionEvaluator(CostOracle(Target(8, 1), Machine()).evaluate)
     return partition(run_graph_passes(graph), oracles, machine=Machine())
 
 

@@ -1,14 +1,15 @@
 """Regions of equal structure share one kernel, with the arguments and streams of each."""
 
 from tofuse.analysis.alias import AliasAnalysis
+from tofuse.backends.cpu.backend import CpuBackend
 from tofuse.backends.llvm.load import host_target
 from tofuse.config import Config
 from tofuse.cost.machine import Machine
 from tofuse.driver.codegen import CodegenContext, generate_kernels
 from tofuse.driver.oracle import CostOracle
 from tofuse.fusion.lowering_memo import LoweringMemo
-from tofuse.ir.kernel import Uniform
-from tofuse.ir.nest import Nest
+from tofuse.ir.kernel import Stmt, Uniform
+from tofuse.ir.nest import For, Nest, StmtNode
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.region import Partition, Region
 
@@ -35,18 +36,25 @@ def test_equal_regions_are_lowered_once():
     assert second.streams == {3: 5}
 
 
+def statements(nest: Nest) -> list[Stmt]:
+    loops = [n for phase in nest.phases for n in phase.body if isinstance(n, For)]
+    return [n.stmt for loop in loops for n in loop.body if isinstance(n, StmtNode)]
+
+
 def test_code_generation_takes_what_the_oracle_kept():
     oracle = CostOracle(host_target(2), Machine())
     part = Partition(GRAPH, (FIRST, SECOND), AliasAnalysis(GRAPH), ())
-    context = CodegenContext(part, frozenset(), oracle, Config(verify=True), ())
+    context = CodegenContext(part, frozenset(), oracle, Config(verify=True))
     kernel = oracle.lowerings.kernel(FIRST, STORAGE, frozenset())
-    assert oracle.reject(kernel) is None
-    nest = oracle.schedule(kernel).nest
+    assert oracle.evaluate(kernel, "cpu").rejection is None
+    backend = oracle.backend("cpu")
+    assert isinstance(backend, CpuBackend)
+    nest = backend.evaluated_kernel(kernel).nest
     (first, second), rejected = generate_kernels({FIRST: None, SECOND: None}, context)
     assert not rejected
-    assert list(oracle.scheduled) == [kernel]
+    assert list(backend.evaluated) == [kernel]
     assert isinstance(nest, Nest) and isinstance(first.nest, Nest)
-    assert first.nest.phases is nest.phases
+    assert list(map(id, statements(first.nest))) == list(map(id, statements(nest)))
     assert (first.nest.kernel.name, second.nest.kernel.name) == ("first", "second")
     for generated, stream in ((first, 3), (second, 5)):
         (drawn,) = (s for s in generated.nest.kernel.body if isinstance(s, Uniform))

@@ -4,6 +4,7 @@ import pytest
 
 from tofuse.analysis.alias import AliasAnalysis
 from tofuse.backends.llvm.load import host_target
+from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
 from tofuse.driver.oracle import CostOracle
 from tofuse.driver.pipeline import partition
@@ -12,7 +13,7 @@ from tofuse.fusion.region_hash import region_structure
 from tofuse.ir.graph import Graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.parse_graph import parse_graph
-from tofuse.ir.region import Reason, Region
+from tofuse.ir.region import Region
 
 
 def key_of(text: str, rounded: tuple[str, ...] = ()) -> object:
@@ -95,14 +96,12 @@ def test_equal_layers_are_evaluated_once():
     for count in (2, 12):
         oracle, calls = CostOracle(host_target(2), Machine()), 0
 
-        def reject(kernel: Kernel) -> Reason | None:
+        def evaluate(kernel: Kernel, device: str) -> Evaluation:
             nonlocal calls
             calls += 1
-            return oracle.reject(kernel)  # noqa: B023
+            return oracle.evaluate(kernel, device)  # noqa: B023
 
-        part = partition(
-            layers(count), RegionEvaluator(reject, None, oracle.cost), machine=Machine()
-        )
+        part = partition(layers(count), RegionEvaluator(evaluate), machine=Machine())
         assert sum(not r.library for r in part.regions) == count
         evaluations.append(calls)
     assert evaluations[0] == evaluations[1] > 0

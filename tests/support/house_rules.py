@@ -243,6 +243,8 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("frontends",),
     ("api",),
     ("driver",),
+    ("backends.backend_of",),
+    ("backends.cpu", "backends.cuda"),
     ("cache",),
     ("capture.dynamo", "capture.trace"),
     ("capture.pre_autograd",),
@@ -282,7 +284,15 @@ HEIGHT = {room: -k for k, row in enumerate(ROOMS) for room in row}
 STAGES = frozenset(
     {"capture", "passes", "fusion", "schedule", "backends", "plan", "runtime", "report"},
 )
-DOORS = frozenset({("runtime", "plan")})  # a plan is data that the runtime executes
+# A plan is data that the runtime executes; a target has its schedules and launchers.
+DOORS = frozenset(
+    {
+        ("runtime", "plan"),
+        ("backends", "schedule"),
+        ("backends", "runtime"),
+        ("runtime", "backends"),
+    }
+)
 
 FENCES: dict[str, tuple[str, ...]] = {
     "torch": (
@@ -297,6 +307,7 @@ FENCES: dict[str, tuple[str, ...]] = {
         "capture/",
         "runtime/",
         "backends/aten/",
+        "backends/cuda/",
         "backends/interp/",
         "frontends/",
         "ops/operator_names",
@@ -320,6 +331,8 @@ LAZY = frozenset({"llvmlite", "triton"})
 STEERED = frozenset({"fusion", "schedule", "passes", "plan", "capture", "backends"})
 # What the numbers are that steer nothing. A key is a folder, or a file and a name.
 LIMITS: Mapping[str, str] = {
+    "backends/cpu/gemm.py:MAX_ROWS": "by the registers of AVX-512",
+    "backends/cuda/load_tiles.py:MAX_PARAMETERS": "of CUDA",
     "backends/llvm/vector_math/": "coefficients and constants of formulas",
     "backends/llvm/link_image.py:": "the format of ELF files",
     "backends/llvm/matmul/gemm_context.py:BIAS_IN_PLACE": "a flag",

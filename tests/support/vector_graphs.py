@@ -1,8 +1,8 @@
 """Graphs of library calls on vectors, and their partitions, for tests of peak memory."""
 
+from tests.support.evaluators import rejecting
 from tofuse.cost.machine import Machine
 from tofuse.driver.pipeline import partition
-from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.graph import Graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.parse_graph import parse_graph
@@ -28,4 +28,4 @@ def accept_all(kernel: Kernel) -> None:
 
 def make_partition(graph: Graph) -> Partition:
     """The partition in program order, if every kernel is good."""
-    return partition(graph, RegionEvaluator(accept_all, None, None), machine=Machine())
+    return partition(graph, rejecting(), machine=Machine())

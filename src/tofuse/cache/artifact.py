@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tofuse.backends.llvm.load import CODE, CodeLibrary
+from tofuse.backends.code_library import CodeLibrary
+from tofuse.backends.llvm.load import CODE
 from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.cache.store import Store, store_of
 from tofuse.config import Config

@@ -15,7 +15,7 @@ from rich.table import Table
 
 import tofuse
 from tofuse.cli.progress import progress
-from tofuse.cli.target import (
+from tofuse.cli.script import (
     Target,
     UsageError,
     add_target_arguments,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import tofuse
 from tofuse.cli.progress import progress
-from tofuse.cli.target import Target, add_target_arguments, load_target, parse_options
+from tofuse.cli.script import Target, add_target_arguments, load_target, parse_options
 from tofuse.report.report_text import ReportText
 
 SUMMARY = "compile a function and print what was fused, what was not, and why"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tofuse.cli.target import UsageError
+from tofuse.cli.script import UsageError
 from tofuse.errors import ProgramFileError
 from tofuse.ir.plan import Call, Launch
 from tofuse.ir.runtime_kind import TrainingRuntime

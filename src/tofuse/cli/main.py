@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import tofuse
 from tofuse.cli import bench, cache, doctor, explain, inspect, run
-from tofuse.cli.target import UsageError
+from tofuse.cli.script import UsageError
 from tofuse.cli.user_error import has_user_frame, print_error
 
 COMMANDS = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from tofuse.cli.target import UsageError
+from tofuse.cli.script import UsageError
 
 SUMMARY = "run a script; tofuse is the default backend of its torch.compile"
 DETAILS = """Calls that name

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tofuse.analysis.footprint import Access, Footprint
 from tofuse.cost.guard_coverage import statement_coverage
+from tofuse.cost.kernel_cost import Cost
 from tofuse.cost.machine import CACHE_LINE, L1_LINES, Machine
 from tofuse.cost.threads import threads_worth
 from tofuse.cost.thresholds import SHORT_ROW_BYTES
@@ -36,27 +37,6 @@ REJECTION_MARGIN = 2.5  # factor over the separate kernels, whose cost is a lowe
 UNPREFETCHED_LINE_NS = 1.5
 BOOLEAN_SHARE = 0.5  # of the time of a uniform number: "Dropout"
 SHUFFLE_COST = 2  # cheap ops per shuffle of a vector
-
-
-@dataclass(frozen=True)
-class Cost:
-    """The predicted cost of one launch.
-
-    - `work_us`, `traffic_us`: arithmetic alone and memory traffic alone, on `threads` threads.
-    - `least_us`: the total if all accesses were contiguous and all vector lanes in use;
-      on a GPU, if one launch moved each byte once.
-    - `recomputed_adds`: work on values that are computed more than once, in additions.
-    - `separate_us`: a lower bound on two kernels that compute these values once and store them.
-    """
-
-    us: float
-    work_us: float
-    traffic_us: float
-    nbytes: int
-    threads: int
-    recomputed_adds: float
-    separate_us: float
-    least_us: float
 
 
 def nest_cost(nest: Nest, machine: Machine) -> Cost:

@@ -7,28 +7,22 @@ from dataclasses import dataclass
 
 from tofuse.analysis.alias import is_eliminated_concat
 from tofuse.analysis.memory_traffic import region_bytes
+from tofuse.backends.target import ChosenSchedule
 from tofuse.cost.library import library_us
 from tofuse.cost.machine import Machine
-from tofuse.cost.nest_cost import nest_cost
-from tofuse.cost.tile_cost import tile_program_us
-from tofuse.cost.traffic import traffic_us
 from tofuse.driver.autotune import ATEN, Choice
-from tofuse.driver.codegen import ChosenSchedule, GeneratedKernel
-from tofuse.driver.oracle import machine_of_gpu
-from tofuse.ir.dims import symbol
+from tofuse.driver.codegen import GeneratedKernel
+from tofuse.driver.oracle import CostOracle
 from tofuse.ir.executor import (
-    KERNELS,
     LIBRARY,
     NO_EXECUTOR,
-    TRITON,
     Executor,
     Executors,
     Request,
     Tensor,
 )
-from tofuse.ir.graph import Op, Value, device_of
+from tofuse.ir.graph import Op, Value
 from tofuse.ir.region import Partition, Region
-from tofuse.ir.tile import TileProgram
 from tofuse.ops.reference import TO_TORCH
 from tofuse.runtime.out_variants import out_variant
 
@@ -98,27 +92,20 @@ def assign_kernels_and_fallbacks(
     rejected: Mapping[Region, str],
     choices: Mapping[Region, Choice],
     machine: Machine,
+    oracle: CostOracle,
 ) -> dict[Region, Assignment]:
     """Return the assignment of each region that is no library call."""
     assigned = {}
     for g in running:
         why = choices[g.region].why if g.region in choices else "generated code"
-        us = _predicted_us(g, part, machine)
-        name = KERNELS if device_of(g.region.ops) == "cpu" else TRITON
-        assigned[g.region] = Assignment(name, why, us)
+        backend = oracle.backend_of_region(g.region)
+        nbytes = region_bytes(g.region, part.aliases.memrefs)
+        us = backend.predicted_us(g.call, nbytes, machine)
+        assigned[g.region] = Assignment(backend.executor, why, us)
     for r in (r for r in part.regions if not r.library and r not in assigned):
         why = rejected.get(r, "its kernel does not compile")
         assigned[r] = Assignment(LIBRARY, why, library_us(r, machine))
     return assigned
-
-
-def _predicted_us(g: GeneratedKernel, part: Partition, machine: Machine) -> float:
-    """Return the predicted time; for a kernel that several regions share, from its bytes alone."""
-    if isinstance(g.nest, TileProgram):
-        return tile_program_us(g.nest, machine_of_gpu(device_of(g.region.ops)))
-    if g.sizes == tuple(symbol(s) for s in g.nest.kernel.symbols):
-        return nest_cost(g.nest, machine).us
-    return traffic_us(machine, region_bytes(g.region, part.aliases.memrefs)) + machine.launch_us
 
 
 def tuning_notes(choices: Mapping[Region, Choice]) -> list[str]:

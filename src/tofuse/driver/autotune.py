@@ -2,77 +2,57 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
+import torch
 from rich.console import Console
 from rich.progress import track
 
 from tofuse.analysis.alias import AliasAnalysis, is_view
-from tofuse.cache.store import Store, store_of
+from tofuse.analysis.memory_traffic import region_bytes
+from tofuse.backends.target import Backend, ChosenSchedule, TimedCall
+from tofuse.cache.store import store_of
 from tofuse.config import Config
 from tofuse.cost.machine import Machine
 from tofuse.cost.machine_source import measured_machine
-from tofuse.cost.nest_cost import nest_cost
-from tofuse.cost.thresholds import MAX_CUTS, MAX_SCHEDULES, MIN_GAIN, TIMING_S
-from tofuse.driver.codegen import ChosenSchedule, CodegenContext
+from tofuse.cost.thresholds import MAX_CUTS
+from tofuse.driver.choice import (
+    ATEN,
+    FUSED,
+    SPLIT,
+    Choice,
+    measure_choice,
+    stored_choice,
+)
+from tofuse.driver.codegen import (
+    CodegenContext,
+    GeneratedKernel,
+    generate_kernels,
+    schedule_kernels,
+)
+from tofuse.driver.load_kernels import compiling_threads
+from tofuse.driver.verify_kernels import describe_mismatch, tolerance_of
 from tofuse.errors import TofuseError
-from tofuse.fusion.lower.axes import LoweringError
 from tofuse.fusion.partition.region_split import cut_positions, split_region
-from tofuse.ir.dims import symbols_of
-from tofuse.ir.graph import Op, device_of, show_graph
-from tofuse.ir.nest import Nest
+from tofuse.ir.dims import size_hint, symbols_of
+from tofuse.ir.graph import Op, show_graph
 from tofuse.ir.region import Partition, Region
+from tofuse.ir.schedule import ScheduledKernel
+from tofuse.ir.types import TensorType
 from tofuse.plan.signature import CallSignature
-from tofuse.report.number_format import show_us
 from tofuse.report.repro import region_graph
+from tofuse.runtime.cuda import synchronize
 from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.sample_inputs import sample_tensors
-from tofuse.runtime.timing import TimedCall, interleaved_us, real_tensors
-from tofuse.schedule.build_nest import build_nest
-from tofuse.schedule.schedule_legality import Unschedulable
-from tofuse.schedule.schedule_variants import schedule_variants
+from tofuse.runtime.timing import real_tensors
+from tofuse.torch_internals.trees import tensor_leaves
 
+NO_MEMORY = "there is no memory for its candidates"
 T = TypeVar("T")
-KIND = "choice"
-VERSION = "2"  # of the candidates; stored choices of other versions are ignored
-FUSED, SPLIT, ATEN = "fused", "split", "aten"
-
-
-@dataclass(frozen=True)
-class Choice:
-    """How to run a region, and the measured microseconds of each candidate.
-
-    A schedule of None stands for the one that the heuristics choose. `cut` is the position at
-    which a split region is cut. `notes` name candidates whose results are wrong.
-    """
-
-    kind: str = FUSED
-    schedule: ChosenSchedule = None
-    cut: int = 0
-    times: tuple[tuple[str, float], ...] = field(default=(), compare=False)
-    notes: tuple[str, ...] = field(default=(), compare=False)
-
-    @property
-    def name(self) -> str:
-        at = f" at {self.cut}" if self.kind == SPLIT else ""
-        return f"{self.kind}{at}" + (f" ({self.schedule!r})" if self.schedule else "")
-
-    @property
-    def why(self) -> str:
-        """The measured times as text, the fastest first."""
-        if not self.times:
-            return "not measured"
-        (fastest, us), *slower = sorted(self.times, key=lambda t: t[1])
-        named = "".join(f", {name} {show_us(us)}" for name, us in slower if name in (FUSED, ATEN))
-        unnamed = sum(name not in (FUSED, ATEN) for name, _ in slower)
-        rest = f", {unnamed} slower candidates" if unnamed else ""
-        return f"measured: {fastest} {show_us(us)}{named}{rest}"
 
 
 class Linked(Protocol):
@@ -82,32 +62,151 @@ class Linked(Protocol):
 
 
 BuildProgram = Callable[[Partition, CallSignature, Mapping[Region, Choice], Config], Linked]
-# a choice, and a function that builds it; it returns None if the candidate cannot be built
-Candidate = tuple[Choice, Callable[[], "TimedCall | None"]]
-# the microseconds of each call
-TimeCalls = Callable[[Sequence[TimedCall]], list[float]]
 
 
 def measured_choices(context: CodegenContext, build_program: BuildProgram) -> dict[Region, Choice]:
-    """Return the fastest candidate for each static region on the CPU that is no library call.
+    """Return the fastest candidate for each static region that is no library call.
 
-    Choices stored on disk are not measured again.
+    Regions that share a kernel have one choice. Choices stored on disk are not measured again.
     """
-    part, config = context.partition, context.config
-    kernels = [r for r in part.regions if not r.library]
-    regions = [r for r in kernels if device_of(r.ops) == "cpu" and is_static(r)]
-    key = (repr(context.oracle.target), config.precision, *config.executors)
-    store = store_of(config)
+    part = context.partition
+    kernels = [r for r in part.regions if not r.library and is_static(r)]
     choices: dict[Region, Choice] = {}
     with real_tensors():
-        for region in with_progress(regions):
-            isolated = replace(context, partition=isolate_region(region, part))
-            candidates = list(_candidates(isolated, build_program))
-            choices[region] = choose(candidates, (*key, region_text(isolated)), store)
+        for backend, regions in context.oracle.by_backend(kernels).items():
+            choices |= _choices_of(backend, regions, context, build_program)
     return choices
 
 
-def with_progress(items: Sequence[T]) -> Iterable[T]:
+def _choices_of(
+    backend: Backend,
+    regions: Sequence[Region],
+    context: CodegenContext,
+    build_program: BuildProgram,
+) -> dict[Region, Choice]:
+    """Return the choices for the regions of one backend."""
+    scheduled, _ = schedule_kernels(dict.fromkeys(regions), backend, context)
+    sharing: dict[ScheduledKernel, list[Region]] = {}
+    for s in scheduled:
+        sharing.setdefault(s.call.scheduled, []).append(s.region)
+    obstacle = backend.timing_obstacle() if sharing else None
+    if obstacle is not None:
+        return dict.fromkeys(regions, Choice(notes=(obstacle,)))
+    part, choices = context.partition, dict[Region, Choice]()
+    for equal in _with_progress(list(sharing.values())):
+        largest = max(equal, key=lambda r: size_hint(region_bytes(r, part.aliases.memrefs)))
+        isolated = replace(context, partition=isolate_region(largest, part))
+        try:
+            choice = _measured_choice(isolated, backend, build_program)
+        except torch.OutOfMemoryError:
+            choice = Choice(notes=(f"{largest.name} is not tuned: {NO_MEMORY}",))
+        if choice is None:
+            continue
+        whole = choice.kind == FUSED  # other choices are for tensors of these sizes
+        same = (r for r in equal if whole or _types(r) == _types(largest))
+        choices |= dict.fromkeys(same, choice)
+    return choices
+
+
+def _types(region: Region) -> list[TensorType]:
+    return [v.type for v in (*region.inputs, *region.outputs)]
+
+
+def _measured_choice(
+    isolated: CodegenContext, backend: Backend, build_program: BuildProgram
+) -> Choice | None:
+    """Return the fastest candidate for a partition of one region; None if it has no kernel."""
+    (region,) = isolated.partition.regions
+    default = _generate(isolated, None)
+    if default is None:
+        return None
+    config = isolated.config
+    machine = measured_machine(isolated.oracle.target, config)
+    variants = [Choice(FUSED, schedule) for schedule in backend.variants(default.nest, machine)]
+    others = [Choice(ATEN)]
+    cut = best_cut(region, isolated, partial(_predicted_us, isolated, backend, machine))
+    if cut:
+        others.insert(0, Choice(SPLIT, None, cut))
+    store = store_of(config)
+    text = f"{default.source}\n{default.nest!r}\n{region_text(isolated)}"
+    key = (*backend.timing_key(), config.precision, *config.executors, text)
+    stored = stored_choice([Choice(), *variants, *others], key, store)
+    if stored is not None:
+        return stored
+    generated = {c: _generate(isolated, c.schedule) for c in variants}
+    made = {c: g.emitted for c, g in generated.items() if g is not None}
+    pruned = backend.prune(default.emitted, list(made.values()), compiling_threads())
+    kept = {x.scheduled for x in pruned}
+    choices = [Choice(), *(c for c, x in made.items() if x.scheduled in kept), *others]
+    comparison = _Comparison(isolated, build_program)
+    candidates = [(c, partial(comparison.build, c)) for c in choices]
+    chosen = measure_choice(candidates, key, store, backend.time_calls)
+    return replace(chosen, notes=tuple(comparison.notes))
+
+
+def _generate(context: CodegenContext, schedule: ChosenSchedule) -> GeneratedKernel | None:
+    """Return the kernel of a partition of one region; None if it has none."""
+    generated, _ = generate_kernels({context.partition.regions[0]: schedule}, context)
+    return generated[0] if generated and generated[0].error is None else None
+
+
+def _predicted_us(
+    context: CodegenContext, backend: Backend, machine: Machine, region: Region
+) -> float | None:
+    """Return the predicted microseconds of a region's kernel; None if it has none."""
+    scheduled, _ = schedule_kernels({region: None}, backend, context)
+    nbytes = region_bytes(region, context.partition.aliases.memrefs)
+    return backend.predicted_us(scheduled[0].call, nbytes, machine) if scheduled else None
+
+
+@dataclass(eq=False)
+class _Comparison:
+    """Builds candidates, and leaves out those whose results differ from the first one's.
+
+    PyTorch's operators are exempt: in half precision they round after each.
+    """
+
+    context: CodegenContext
+    build_program: BuildProgram
+    notes: list[str] = field(default_factory=list)
+    first: list[torch.Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        graph = self.context.partition.graph
+        self.inputs = sample_tensors(graph.inputs)
+        self.tolerance = tolerance_of(graph.values())
+
+    def build(self, choice: Choice) -> TimedCall | None:
+        call = build_candidate(choice, self.context, self.build_program, self.inputs)
+        if call is None or choice.kind == ATEN:
+            return call
+        reason = self._mismatch(call)
+        if reason is not None:
+            name = self.context.partition.regions[0].name
+            self.notes.append(f"{name}: the candidate {choice.name} is left out: {reason}")
+            return None
+        return call
+
+    def _mismatch(self, call: Callable[[], object]) -> str | None:
+        """Return how the results of a call differ from those of the first one."""
+        try:
+            found = tensor_leaves(call())
+            synchronize()
+        except Exception as error:  # of a launch
+            return f"{type(error).__name__}: {error}"
+        if self.first is None:
+            self.first = found
+            return None
+        for got, want in zip(found, self.first, strict=True):
+            if torch.equal(got, want):
+                continue
+            reason = describe_mismatch(got, want, want, self.tolerance)
+            if reason is not None:
+                return reason
+        return None
+
+
+def _with_progress(items: Sequence[T]) -> Iterable[T]:
     """Return the items; on a terminal, show how many have been taken."""
     return track(
         items,
@@ -175,41 +274,6 @@ def build_candidate(
     return lambda: run([*inputs])
 
 
-def _candidates(context: CodegenContext, build_program: BuildProgram) -> Iterator[Candidate]:
-    """Yield the candidates for a partition of one region, the default kernel first."""
-    (region,) = context.partition.regions
-    inputs = sample_tensors(context.partition.graph.inputs)
-
-    def candidate(choice: Choice) -> Candidate:
-        return choice, partial(build_candidate, choice, context, build_program, inputs)
-
-    machine = measured_machine(context.oracle.target, context.config)
-    yield candidate(Choice())
-    if (nest := _nest(region, context)) is not None:
-        variants = schedule_variants(nest.kernel, nest.schedule)
-        for variant in sorted(variants, key=lambda n: nest_cost(n, machine).us)[:MAX_SCHEDULES]:
-            yield candidate(Choice(FUSED, variant.schedule))
-    cut = best_cut(region, context, lambda r: _predicted_us(r, context, machine))
-    if cut:
-        yield candidate(Choice(SPLIT, None, cut))
-    yield candidate(Choice(ATEN))
-
-
-def _predicted_us(region: Region, context: CodegenContext, machine: Machine) -> float | None:
-    nest = _nest(region, context)
-    return None if nest is None else nest_cost(nest, machine).us
-
-
-def _nest(region: Region, context: CodegenContext) -> Nest | None:
-    """Return the nest with the schedule that the heuristics choose; None if there is none."""
-    part, oracle = context.partition, context.oracle
-    try:
-        kept = oracle.schedule(oracle.lowerings.kernel(region, part.aliases.memrefs, part.rounded))
-        return kept.nest or build_nest(kept.kernel, kept.schedule, repeat_reductions=True)
-    except (LoweringError, Unschedulable):
-        return None
-
-
 def best_cut(
     region: Region, context: CodegenContext, predict: Callable[[Region], float | None]
 ) -> int:
@@ -231,64 +295,3 @@ def is_static(region: Region) -> bool:
     """Whether all sizes and strides of a region's arguments and results are numbers."""
     values = (*region.inputs, *region.outputs)
     return not any(symbols_of(d) for v in values for d in (*v.shape, *v.layout))
-
-
-def choose(
-    candidates: Sequence[Candidate],
-    key: Sequence[str],
-    store: Store,
-    seconds: float = TIMING_S,
-) -> Choice:
-    """Return the fastest candidate; the stored one if these candidates were timed before.
-
-    Timing takes `seconds` per candidate.
-    """
-    stored = stored_choice([choice for choice, _ in candidates], key, store)
-    if stored is not None:
-        return stored
-    return measure_choice(candidates, key, store, lambda calls: interleaved_us(calls, seconds))
-
-
-def stored_choice(choices: Sequence[Choice], key: Sequence[str], store: Store) -> Choice | None:
-    """Return the one of the choices that is stored under a key; None if none is."""
-    return _parse(store.get(KIND, (VERSION, *key)), choices)
-
-
-def measure_choice(
-    candidates: Sequence[Candidate], key: Sequence[str], store: Store, time_calls: TimeCalls
-) -> Choice:
-    """Time the candidates, and store and return the fastest.
-
-    The first candidate wins unless another is faster by `MIN_GAIN`, so that noise does not decide.
-    Candidates that cannot be built or fail when run are skipped. If the first one fails, nothing is
-    timed.
-    """
-    runnable: list[tuple[Choice, TimedCall]] = []
-    for choice, build in candidates:
-        step = build()
-        if step is None:
-            continue
-        with suppress(Exception):  # a candidate that fails when run
-            step()
-            runnable.append((choice, step))
-    if not runnable or runnable[0][0] is not candidates[0][0]:
-        return candidates[0][0]
-    times = time_calls([step for _, step in runnable])
-    named_times = tuple((c.name, us) for (c, _), us in zip(runnable, times, strict=True))
-    best = min(range(len(times)), key=times.__getitem__)
-    if times[best] > (1 - MIN_GAIN) * times[0]:
-        best = 0
-    winner = replace(runnable[best][0], times=named_times)
-    store.put(KIND, (VERSION, *key), json.dumps({"name": winner.name, "times": named_times}))
-    return winner
-
-
-def _parse(text: str | None, candidates: Sequence[Choice]) -> Choice | None:
-    """Return the candidate with the stored name; None if there is none or the text is damaged."""
-    try:
-        content = json.loads(text or "")
-        times = tuple((str(name), float(us)) for name, us in content["times"])
-        chosen = {choice.name: choice for choice in candidates}[content["name"]]
-    except (ValueError, KeyError, TypeError):
-        return None
-    return replace(chosen, times=times)

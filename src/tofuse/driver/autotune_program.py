@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch.fx import GraphModule
 
+from tofuse.backends.backend_of import backend_of
 from tofuse.backends.llvm.load import host_target
-from tofuse.backends.triton.load import triton_version
 from tofuse.cache.store import store_of
-from tofuse.driver.autotune import ATEN, Choice, choose
-from tofuse.driver.autotune_gpu import CAPTURED
+from tofuse.capture.fx.devices import SUPPORTED_DEVICES
+from tofuse.cost.machine_source import assumed_machine
+from tofuse.cost.thresholds import TIMING_S
+from tofuse.driver.choice import ATEN, Choice, choose
 from tofuse.driver.context import CompileContext
-from tofuse.runtime.cuda import device_name, synchronize
-from tofuse.runtime.gpu_driver import gpu_driver
+from tofuse.runtime.cuda import synchronize
 from tofuse.runtime.launch import thread_count
-from tofuse.runtime.timing import TimedCall, real_tensors
+from tofuse.runtime.timing import TimedCall, interleaved_us, real_tensors
 from tofuse.torch_internals.memory import tensor_version
 from tofuse.torch_internals.trees import tensor_leaves
 
@@ -32,19 +34,25 @@ def fastest_program(
     a CUDA graph is captured.
     """
     grad, config = torch.is_grad_enabled(), context.config
-    gpus = sorted({a.device.index for a in args if isinstance(a, torch.Tensor) and a.is_cuda})
-    if gpus and gpu_driver().is_capturing():
-        return compiled, CAPTURED
-    target = repr(host_target(thread_count()))
+    target = host_target(thread_count())
+    machine = assumed_machine(target, config)
+    devices = {f"{a.device}": a.device for a in args if isinstance(a, torch.Tensor)}
+    known = sorted(name for name, d in devices.items() if d.type in SUPPORTED_DEVICES)
+    backends = [backend_of(name, target, machine) for name in known]
+    for obstacle in (b.timing_obstacle() for b in backends):
+        if obstacle is not None:
+            return compiled, obstacle
     types = [_describe(a) for a in args]
-    names = [f"{device_name(f'cuda:{k}')}, Triton {triton_version()}" for k in gpus]
-    key = (target, *names, torch.__version__, *config.executors, eager.code, *types, str(grad))
+    names = (repr(target), *(word for b in backends for word in b.timing_key()))
+    key = (*names, torch.__version__, *config.executors, eager.code, *types, str(grad))
     candidates = [
         (Choice(), lambda: _step(compiled, args, grad)),
         (Choice(ATEN), lambda: _step(eager.forward, args, grad)),
     ]
-    with real_tensors(gpus):
-        choice = choose(candidates, key, store_of(config))
+    with real_tensors(list(devices.values())):
+        choice = choose(
+            candidates, key, store_of(config), partial(interleaved_us, seconds=TIMING_S)
+        )
     if choice.kind != ATEN:
         return compiled, choice.why
     context.report_fallback(f"the compiled program is slower; {choice.why}")

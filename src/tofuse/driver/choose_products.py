@@ -10,9 +10,10 @@ import torch
 
 from tofuse.analysis.alias import is_view
 from tofuse.cache.store import Store
-from tofuse.driver.autotune import Choice, is_static
-from tofuse.driver.autotune_gpu import choose_on_gpu
-from tofuse.ir.graph import Graph, Op, Value, device_of, show_graph, substitute_values
+from tofuse.driver.autotune import is_static
+from tofuse.driver.choice import Choice, choose
+from tofuse.driver.oracle import CostOracle
+from tofuse.ir.graph import Graph, Op, Value, show_graph, substitute_values
 from tofuse.ir.region import Partition, Region
 from tofuse.passes.contract_products import contract_products, is_contractible
 from tofuse.report.repro import region_graph
@@ -23,16 +24,16 @@ BuildGraph = Callable[[Graph], "TimedCall | None"]  # None if the graph cannot b
 
 
 def measured_products(
-    part: Partition, build: BuildGraph, key: Sequence[str], store: Store
+    part: Partition, build: BuildGraph, key: Sequence[str], store: Store, oracle: CostOracle
 ) -> dict[Value, Choice]:
-    """Return the choice for the result of each product on a GPU that has kernels around it.
+    """Return the choice for the result of each product that kernels around it could compute.
 
     A product competes with its neighbour: as a library call beside a kernel, and as one kernel
     of both. Choices stored on disk are not measured again.
     """
     choices: dict[Value, Choice] = {}
     users, producers = part.graph.users(), part.graph.producers()
-    for kernel, neighbours in _neighbours(part):
+    for kernel, neighbours in _neighbours(part, oracle):
         in_kernels = {v for v, choice in choices.items() if choice.kind == IN_KERNEL}
         products = [r for r in neighbours if r.ops[0].result not in in_kernels]
         results = {r.ops[0].result for r in products}
@@ -48,9 +49,10 @@ def measured_products(
             (Choice(IN_LIBRARY), partial(build, graph)),
             (Choice(IN_KERNEL), partial(build, contracted)),
         ]
-        device = device_of(kernel.ops)
+        backend = oracle.backend_of_region(kernel)
+        full_key = (*backend.timing_key(), *key, show_graph(graph))
         try:
-            choice = choose_on_gpu(candidates, (*key, show_graph(graph)), store, device)
+            choice = choose(candidates, full_key, store, backend.time_calls)
         except torch.OutOfMemoryError:
             continue  # the library computes it
         choices |= dict.fromkeys(results, choice)
@@ -63,8 +65,8 @@ def product_notes(choices: dict[Value, Choice]) -> list[str]:
     return [f"{v.name} is computed by {where[c.kind]}: {c.why}" for v, c in choices.items()]
 
 
-def _neighbours(part: Partition) -> Iterator[tuple[Region, tuple[Region, ...]]]:
-    """Yield the kernels on a GPU with the products that each reads; then those that read it."""
+def _neighbours(part: Partition, oracle: CostOracle) -> Iterator[tuple[Region, tuple[Region, ...]]]:
+    """Yield kernels that may contract products, with those that each reads; then its readers."""
     made_by = {v: r for r in part.regions for op in r.ops for v in op.results}
 
     def maker(v: Value) -> Region | None:
@@ -72,7 +74,7 @@ def _neighbours(part: Partition) -> Iterator[tuple[Region, tuple[Region, ...]]]:
 
     products = [r for r in part.regions if _is_product(r)]
     for kernel in (r for r in part.regions if not r.library):
-        if device_of(kernel.ops) == "cpu" or not is_static(kernel):
+        if not oracle.backend_of_region(kernel).contracts_products or not is_static(kernel):
             continue
         read = {maker(v) for v in kernel.inputs}
         before = tuple(r for r in products if r in read)

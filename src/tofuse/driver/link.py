@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tofuse.backends.aten.run_ops import checked_executor_callable, eager_region_callable
-from tofuse.backends.llvm.load import CodeLibrary
+from tofuse.backends.code_library import CodeLibrary
+from tofuse.backends.launcher import KernelLauncher
 from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
+from tofuse.backends.target import LaunchGroup
 from tofuse.cache.artifact import Artifact
 from tofuse.cache.store import store_of
 from tofuse.config import GRAPH_MODES, Config
 from tofuse.cost.call_overhead import COMPILED_IS_FASTER, Prediction
 from tofuse.driver.assign_executors import Assignment
 from tofuse.driver.codegen import CodegenContext, GeneratedKernel
-from tofuse.driver.load_groups import LaunchGroup
-from tofuse.driver.load_kernels import Launch, LoadedKernels
+from tofuse.driver.load_kernels import LoadedKernels
 from tofuse.driver.record_graph import graph_replay
 from tofuse.driver.verify_kernels import VerifiedKernel
 from tofuse.ir.plan import Call, Plan
@@ -33,7 +34,7 @@ class LinkedProgram:
     """A program that can run, and its data for the report."""
 
     plan: Plan
-    launchers: Sequence[Launch]
+    launchers: Sequence[KernelLauncher]
     gpu_groups: Mapping[int, LaunchGroup]  # by the number of the group
     callables: Mapping[str, Callable[..., object]]  # by the name that the plan calls
     constants: Sequence[Tensor]

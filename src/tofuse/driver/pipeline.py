@@ -10,7 +10,7 @@ from functools import partial
 from torch.fx import GraphModule
 
 from tofuse.analysis.fixed_bits import has_fixed_bits
-from tofuse.backends.llvm.load import CodeLibrary
+from tofuse.backends.code_library import CodeLibrary
 from tofuse.cache.artifact import Artifact
 from tofuse.capture.fx.eager_memory import EagerMemory, simulate_eager
 from tofuse.capture.joint.complex.complex_to_real import complex_to_real
@@ -45,15 +45,14 @@ from tofuse.driver.autotune import Choice
 from tofuse.driver.call_signature import call_signature, caller_outputs
 from tofuse.driver.codegen import CodegenContext, generate_kernels
 from tofuse.driver.context import CompileContext
-from tofuse.driver.gemm import add_gemms
 from tofuse.driver.graph_report import add_memory, graph_report
+from tofuse.driver.library_products import library_products
 from tofuse.driver.link import (
     LinkedProgram,
     executor_targets,
     python_callables,
 )
-from tofuse.driver.load_groups import load_groups
-from tofuse.driver.load_kernels import load_kernels
+from tofuse.driver.load_kernels import linking_of, load_groups, load_kernels
 from tofuse.driver.oracle import CostOracle
 from tofuse.driver.predict import predict
 from tofuse.driver.record_graph import recordable_device
@@ -103,7 +102,6 @@ from tofuse.report.stage_log import StageLog
 from tofuse.runtime.execute import CompiledPlan, Tensor
 from tofuse.runtime.launch import thread_count
 from tofuse.runtime.out_variants import out_variant
-from tofuse.schedule.prefetch import prefetch
 from tofuse.torch_internals.private_names import missing_notes
 
 # The passes of every level, from the top.
@@ -154,10 +152,10 @@ LAST_GRAPH_PASSES = (dead_code, chunk_rows, propagate_strides, simplify, dead_co
 VIEW_PASSES = (materialize_views, duplicate_sources, duplicate_views)
 
 
-# Kernel -> Kernel: `fusion/lowering_memo.py` runs coalesce and mark_host_scalars, the cost oracle
+# Kernel -> Kernel: `fusion/lowering_memo.py` runs coalesce and mark_host_scalars, the CPU's backend
 # runs unroll_axes, and code generation, which takes their kernels, runs mark_nontemporal.
 
-NEST_PASSES = (prefetch,)  # Nest -> Nest
+# Nest -> Nest: `NEST_PASSES` in `backends/cpu/backend.py`.
 
 
 def plan_passes(bindings: Mapping[int, KernelBinding], exclusive: Sequence[Allocate]) -> PlanPasses:
@@ -281,7 +279,7 @@ def fuse(
     graph: Graph, limit: int | None, saved: frozenset[str], oracle: CostOracle, config: Config
 ) -> Partition:
     """Partition the graph into regions that hold at most `limit` bytes; warn of failed hints."""
-    evaluator = RegionEvaluator(oracle.reject, oracle.cost_on_gpu, oracle.cost, oracle.lowerings)
+    evaluator = RegionEvaluator(oracle.evaluate, oracle.lowerings)
     partition_graph = partial(
         partition, machine=oracle.machine, fuel=config.fuel, exact=config.precision == "eager"
     )
@@ -331,7 +329,7 @@ def partition(
 def codegen_context(part: Partition, oracle: CostOracle, config: Config) -> CodegenContext:
     """Return the context for code generation of all regions of a partition."""
     nontemporal = nontemporal_values(part, oracle.machine.l3_bytes)
-    return CodegenContext(part, nontemporal, oracle, config, NEST_PASSES)
+    return CodegenContext(part, nontemporal, oracle, config)
 
 
 def build_program(
@@ -345,8 +343,7 @@ def build_program(
     finish_stage: Callable[[str], None] = lambda stage: None,
 ) -> LinkedProgram:
     """Generate and load kernels, plan the call, and link both."""
-    target = oracle.target
-    machine = measured_machine(target, config)
+    machine = measured_machine(oracle.target, config)
     executors = executors_of(config)
     context = codegen_context(part, oracle, config)
     context = replace(context, mutations=frozenset(signature.mutations))
@@ -356,9 +353,10 @@ def build_program(
     rejected |= unschedulable
     finish_stage("lower and emit")
 
-    loaded = load_kernels(generated, part, config, library)
-    loaded, gemms = add_gemms(loaded, part, assigned, target, config, machine, library)
-    assigned |= gemms
+    linking = linking_of(library, config)
+    loaded = load_kernels(generated, context, linking)
+    loaded, products = library_products(loaded, assigned, context, machine, linking)
+    assigned |= products
     finish_stage("machine code")
 
     running = [g for g in generated if g.region in loaded.bindings]
@@ -366,10 +364,10 @@ def build_program(
     callables = python_callables(context, loaded, bindings, assigned)
     targets = executor_targets(assigned)
     plan = build_plan(part, signature, bindings, targets, out_variant, plan_passes)
-    groups = load_groups(plan, running, loaded, config)
+    groups = load_groups(plan, running, loaded, context, linking.threads)
     finish_stage("plan")
 
-    assigned |= assign_kernels_and_fallbacks(part, running, rejected, choices, machine)
+    assigned |= assign_kernels_and_fallbacks(part, running, rejected, choices, machine, oracle)
     notes = [
         *loaded.notes,
         *(f"{r.name} runs through PyTorch: {why}" for r, why in rejected.items()),

@@ -10,8 +10,8 @@ import torch
 from tofuse.analysis.alias import is_view
 from tofuse.cache.programs import source_digest
 from tofuse.cache.store import store_of
-from tofuse.driver.autotune import BuildProgram, Choice, apply_choices, measured_choices
-from tofuse.driver.autotune_gpu import measured_gpu_choices
+from tofuse.driver.autotune import BuildProgram, apply_choices, measured_choices
+from tofuse.driver.choice import Choice
 from tofuse.driver.choose_products import IN_KERNEL, measured_products, product_notes
 from tofuse.driver.codegen import CodegenContext
 from tofuse.errors import TofuseError
@@ -20,7 +20,6 @@ from tofuse.ir.graph import Graph, Value
 from tofuse.ir.region import Partition, Region
 from tofuse.passes.contract_products import contract_products
 from tofuse.plan.signature import CallSignature
-from tofuse.runtime.gpu_driver import gpu_driver
 from tofuse.runtime.sample_inputs import sample_tensors
 from tofuse.runtime.timing import TimedCall, real_tensors
 
@@ -61,7 +60,6 @@ def tune_partition(
         part = fuse_whole(contract_products(graph, chosen - lone))
     context = replace(context, partition=part)
     choices = measured_choices(context, build_program)
-    choices |= measured_gpu_choices(context, build_program)
     notes = product_notes({v: choice for v, choice in measured.items() if v not in lone})
     return TunedPartition(*apply_choices(part, choices), tuple(notes))
 
@@ -86,8 +84,11 @@ def _measure_products(
 ) -> dict[Value, Choice]:
     """Return where each product of a graph is faster: in the library, or in a kernel."""
     part, config = context.partition, context.config
-    devices = sorted({v.type.device for v in graph.values()} - {"cpu"})
-    if not devices or config.executors[:1] != (KERNELS,) or gpu_driver().is_capturing():
+    backends = [context.oracle.backend(v.type.device) for v in graph.values()]
+    contracting = [b for b in dict.fromkeys(backends) if b.contracts_products]
+    if not contracting or config.executors[:1] != (KERNELS,):
+        return {}
+    if any(b.timing_obstacle() is not None for b in contracting):
         return {}
     quiet = replace(config, strict=True, mode="default")
 
@@ -103,7 +104,7 @@ def _measure_products(
     # what kernels are like, and how fast the library's products are
     key = (config.precision, *config.executors, source_digest(), *_matmul_settings())
     with real_tensors():
-        return measured_products(part, build, key, store_of(config))
+        return measured_products(part, build, key, store_of(config), context.oracle)
 
 
 def _matmul_settings() -> tuple[str, ...]:

@@ -9,12 +9,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tofuse.backends.launcher import KernelLauncher
 from tofuse.backends.llvm.load import CODE
 from tofuse.driver.codegen import CodegenContext, generate_kernels
-from tofuse.driver.load_kernels import Launch, load_kernels
+from tofuse.driver.load_kernels import linking_of, load_kernels
 from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim, evaluate
-from tofuse.ir.graph import Graph, Op, Value, device_of
+from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.region import Region
 from tofuse.ir.types import DType
 from tofuse.ops.f64_reference import to_f64
@@ -22,7 +23,7 @@ from tofuse.ops.reference import TO_TORCH, run_graph
 from tofuse.ops.table import OPS, Pattern
 from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.report.repro import region_graph, repro_folder, write_mismatch_repro
-from tofuse.runtime.cuda import CudaLauncher, empty_on, synchronize
+from tofuse.runtime.cuda import empty_on, synchronize
 from tofuse.runtime.execute import address, seed_address, with_memory
 
 Sizes = Mapping[str, int]
@@ -38,14 +39,13 @@ class VerifiedKernel:
 
     region: Region
     binding: KernelBinding
-    launch_kernel: Launch
+    launch_kernel: KernelLauncher
     context: CodegenContext
 
     def __call__(self, inputs: Inputs, **sizes: int) -> tuple[Tensor, ...]:
         inputs = [_readable(t, v) for t, v in zip(inputs, self.region.inputs, strict=True)]
         results = self.launch(inputs, sizes)
-        if device_of(self.region.ops) != "cpu":
-            synchronize()  # raises for an index out of range, which has no reference
+        synchronize()  # raises for an index out of range on a GPU, which has no reference
         mismatch = self.mismatch(inputs, sizes, results)
         if mismatch is not None:
             raise VerifyError(self.explain(inputs, sizes, mismatch))
@@ -84,7 +84,7 @@ class VerifiedKernel:
         """Return the kernel of a part of the region; None if it does not compile."""
         generated, _ = generate_kernels({region: None}, self.context)
         compiling = [g for g in generated if g.error is None]
-        loaded = load_kernels(compiling, self.context.partition, self.context.config, CODE)
+        loaded = load_kernels(compiling, self.context, linking_of(CODE, self.context.config))
         if region not in loaded.bindings:
             return None
         return VerifiedKernel(region, loaded.bindings[region], loaded.launchers[0], self.context)
@@ -100,10 +100,9 @@ class VerifiedKernel:
                 offset = evaluate(memref.offset, sizes) * t.element_size()
                 addresses[memref.root] = address(t) - offset
         words = [addresses[v] for v in self.binding.arguments]
-        if isinstance(self.launch_kernel, CudaLauncher):
-            tensors = dict(zip(self.region.inputs, inputs, strict=True))
-            for k in self.launch_kernel.host_seeds:  # in GPU memory while a graph is captured
-                words[k] = seed_address(tensors[self.binding.arguments[k]])
+        tensors = dict(zip(self.region.inputs, inputs, strict=True))
+        for k in self.launch_kernel.host_seeds:  # in GPU memory while a graph is captured
+            words[k] = seed_address(tensors[self.binding.arguments[k]])
         self.launch_kernel(*words, *[evaluate(s, sizes) for s in self.binding.sizes])
         return tuple(results.values())
 

@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
+
+from tofuse.ir.kernel import Kernel
+
+
+class ScheduledKernel(Protocol):
+    """A kernel with its loops, or its launches on a GPU. Its `repr` is its text."""
+
+    @property
+    def kernel(self) -> Kernel: ...
 
 
 @dataclass(frozen=True)

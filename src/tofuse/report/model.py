@@ -10,10 +10,9 @@ from tofuse.analysis.memory_traffic import op_bytes
 from tofuse.analysis.plan_liveness import memory_timeline
 from tofuse.ir.executor import NO_EXECUTOR
 from tofuse.ir.graph import Graph, Loc, Op, Value, show_graph
-from tofuse.ir.nest import Nest
 from tofuse.ir.plan import Call, Launch, Plan, variable
 from tofuse.ir.region import Partition, Region, Verdict
-from tofuse.ir.tile import TileProgram
+from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ir.verify_plan import reads
 from tofuse.report.call_times import CallTimes, MachineLimits, TimeSpan
 from tofuse.report.collective_report import Collective, find_collectives
@@ -27,7 +26,7 @@ class KernelReport:
     name: str
     phase: str
     source: str
-    nest: Nest | TileProgram
+    nest: ScheduledKernel
 
     @property
     def loops(self) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from sys import getrefcount
 from types import MappingProxyType
-from typing import Union
 
 import torch
 
+from tofuse.backends.launcher import KernelLauncher
 from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.errors import TofuseError
 from tofuse.ir.call_arguments import CallArgument, TensorRef, show_argument
@@ -33,8 +33,7 @@ from tofuse.ir.types import DType
 from tofuse.ir.verify_plan import ARENA
 from tofuse.ops.check_shape import check_shape
 from tofuse.ops.reference import TO_TORCH, draw_seed, torch_constant
-from tofuse.runtime.cuda import CudaLauncher, empty_on
-from tofuse.runtime.gemm_launch import GemmLauncher
+from tofuse.runtime.cuda import empty_on
 from tofuse.runtime.group_launch import GroupLauncher
 from tofuse.runtime.launch import Launcher
 from tofuse.runtime.pool import LOCAL_REFERENCES, POOL, is_shared
@@ -48,7 +47,6 @@ PROFILING = f"is_profiling.{PROFILER_FLAG}"  # in the text of a plan
 SPARE = torch.zeros(8, device="cpu")  # what kernels read of tensors without memory
 LARGE_ADDRESS = 1 << 40  # above all offsets, and below the memory of most systems
 CompiledPlan = Callable[[list[object]], list[Tensor]]  # and sizes, for AOTAutograd
-Kernel = Union[Launcher, CudaLauncher, GemmLauncher]  # noqa: UP007  (evaluated at run time)
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class PlanCode:
 
 def load_plan(
     plan: Plan,
-    kernels: Sequence[Kernel],
+    kernels: Sequence[KernelLauncher],
     driver: Entry,
     constants: Sequence[torch.Tensor],
     fallbacks: Mapping[str, Callable[..., object]],
@@ -112,16 +110,13 @@ def load_plan(
     return namespace["run"]  # type: ignore[return-value]  # what `source` defines
 
 
-def _gpu_seeds(plan: Plan, kernels: Sequence[Kernel]) -> frozenset[str]:
+def _gpu_seeds(plan: Plan, kernels: Sequence[KernelLauncher]) -> frozenset[str]:
     """Return the tensors that GPU kernels take seeds from."""
-    found = set[str]()
-    for step in plan.steps:
-        if isinstance(step, Launch) and isinstance(kernel := kernels[step.kernel], CudaLauncher):
-            found |= {step.tensors[k].tensor for k in kernel.host_seeds}
-    return frozenset(found)
+    launches = (step for step in plan.steps if isinstance(step, Launch))
+    return frozenset(x.tensors[k].tensor for x in launches for k in kernels[x.kernel].host_seeds)
 
 
-def plan_code(plan: Plan, kernels: Sequence[Kernel], timed: bool = False) -> PlanCode:
+def plan_code(plan: Plan, kernels: Sequence[KernelLauncher], timed: bool = False) -> PlanCode:
     """Return the Python code of a plan; see `plan_source`."""
     source, constants = plan_source(plan, timed, _gpu_seeds(plan, kernels))
     code = compile(source, f"<tofuse {plan.name}>", "exec")

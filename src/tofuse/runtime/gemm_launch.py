@@ -56,6 +56,8 @@ class GemmCode:
 class GemmLauncher:
     """A product that can be called with the addresses of its tensors, then its size symbols."""
 
+    host_seeds: tuple[int, ...] = ()
+
     def __init__(self, code: GemmCode, entry: Entry, functions: Mapping[str, Entry]) -> None:
         self.code, self.entry, self.names, self.functions = code, entry, code.word_names, functions
         self.addresses = {word: function_address(f) for word, f in functions.items()}

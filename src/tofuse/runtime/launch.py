@@ -48,6 +48,8 @@ class Launcher:
     workspace's address, the number of threads, and the status of index checks.
     """
 
+    host_seeds: tuple[int, ...] = ()  # an address is an address: all memory is the host's
+
     def __init__(self, code: KernelCode, entry: Entry, parts: Sequence[Entry]) -> None:
         self.code, self.entry, self.name = code, entry, code.name
         self.part_functions = parts  # whose addresses are in `parts`

@@ -74,11 +74,12 @@ def interleaved_us(calls: Sequence[TimedCall], seconds: float) -> list[float]:
 
 
 @contextmanager
-def real_tensors(gpus: Sequence[int] = ()) -> Iterator[None]:
+def real_tensors(devices: Sequence[torch.device] = ()) -> Iterator[None]:
     """Disable fake tensors, gradients and changes of the random states, as for a measurement.
 
-    The states are those of the CPU and of `gpus`.
+    The states are those of the CPU and of the GPUs among `devices`.
     """
+    gpus = [d.index for d in devices if d.index is not None]
     with disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=gpus):
         yield
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.driver.test_codegen import assert_close, is_unstable, outputs, random_inputs
 from tests.schedule.test_build_nest import buffer_lengths
 from tests.support.cases import Case, read_cases
+from tests.support.evaluators import rejecting
 from tests.support.extra_steps import EXTRA_STEPS
 from tests.support.graphs import graphs
 from tests.support.kernels import Buffers, kernel, random_buffers, run_interpreter
@@ -19,7 +20,6 @@ from tests.support.partition_runner import run_partition
 from tests.support.tile_runner import run_tile_group, run_tiles
 from tofuse.cost.machine import Machine
 from tofuse.driver.pipeline import partition, run_graph_passes
-from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph import show_graph
 from tofuse.ir.kernel import Kernel
@@ -164,7 +164,7 @@ def test_random_graphs(data: st.DataObject):
     )
     inputs = random_inputs(graph, sizes, data.draw(st.integers(0, 3)))
     want = outputs(graph, inputs, sizes)
-    part = partition(graph, RegionEvaluator(reject, None, None), machine=Machine(), exact=True)
+    part = partition(graph, rejecting(reject), machine=Machine(), exact=True)
     for a, b in zip(run_partition(part, inputs, sizes, run), want, strict=True):
         assert_close(a, b, repr(part))
 

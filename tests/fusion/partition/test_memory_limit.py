@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import tofuse
+from tests.support.evaluators import rejecting
 from tests.support.vector_graphs import (
     VECTOR_BYTES,
-    accept_all,
     call_line,
     make_graph,
     make_partition,
@@ -20,7 +20,6 @@ from tofuse.cost.machine import Machine
 from tofuse.driver.compile import compile_reporting
 from tofuse.driver.pipeline import partition
 from tofuse.fusion.partition.memory_limit import partition_within_memory_limit
-from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.region_liveness import peak_bytes, unfused_peak
 from tofuse.fusion.split_reductions import split_reductions
 
@@ -37,7 +36,7 @@ SIBLINGS = make_graph(
 
 
 def within_limit(graph, limit):
-    oracles = RegionEvaluator(accept_all, None, None)
+    oracles = rejecting()
     make = partial(partition, machine=Machine())
     return partition_within_memory_limit(split_reductions(graph), make, oracles, limit)
 

@@ -4,13 +4,13 @@ import pytest
 
 from benchmarks.partition_graphs import PARTITION_GRAPHS, SIZE, GraphBuilder, partition_on_cpu
 from tests.support.call_count import count_calls
+from tests.support.evaluators import rejecting
 from tofuse.backends.llvm.load import host_target
 from tofuse.cost.machine import Machine
 from tofuse.driver.oracle import CostOracle
 from tofuse.driver.pipeline import partition
 from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import lower_region
-from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.fusion_hints import NO_FUSE
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.region import show_partition
@@ -67,9 +67,9 @@ def test_elementwise_extensions_are_not_evaluated(returned, kernels):
 
     def reject(kernel):
         evaluations.append(len(kernel.body))
-        return oracle.reject(kernel)
+        return oracle.evaluate(kernel, "cpu").rejection
 
-    evaluator = RegionEvaluator(reject, None, None)
+    evaluator = rejecting(reject)
     part = partition(graph, evaluator, machine=Machine())
     assert [len([op for op in r.ops if op.kind != "broadcast"]) for r in part.regions] == kernels
     assert len(evaluations) < 10
@@ -107,4 +107,4 @@ def test_elementwise_ops_of_equal_shape_on_separate_views_are_checked():
     )
     for region in part.regions:
         kernel = coalesce(lower_region(region, part.aliases.memrefs).kernel)
-        assert CostOracle(host_target(2), Machine()).reject(kernel) is None
+        assert CostOracle(host_target(2), Machine()).evaluate(kernel, "cpu").rejection is None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tofuse.backends.code_library import LoadedText
 from tofuse.backends.llvm.link_image import link_image
-from tofuse.backends.llvm.load import LoadedText
 from tofuse.backends.llvm.machine_code import ObjectCode, compile_objects, digest
 from tofuse.backends.llvm.processor import Processor
 from tofuse.cache.store import Store

@@ -10,10 +10,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import llvmlite.binding as llvm
 
+from tofuse.backends.code_library import LoadedText
 from tofuse.backends.llvm.machine_code import (
     ObjectCode,
     digest,
@@ -62,30 +62,6 @@ def host_target(threads: int) -> Target:
         native_lanes=max(4, lanes),
         saturating_casts=_is_arm(),
     )
-
-
-class CodeLibrary(Protocol):
-    """Where machine code goes: `LinkedCode` of this process, or code collected for a file."""
-
-    def compile(self, texts: Sequence[str], store: Store | None, threads: int) -> None:
-        """Compile modules that will be loaded, on several threads."""
-
-    def load(self, text: str, names: Sequence[str], store: Store | None = None) -> list[Entry]:
-        """Return the functions of a module; raise CompileError."""
-
-    def load_text(self, text: str, names: Sequence[str], store: Store | None) -> LoadedText:
-        """Return the functions of a module, and its digest, the key of `load_by_digest`."""
-
-    def load_by_digest(self, key: str, names: Sequence[str], store: Store) -> list[Entry]:
-        """Return the functions of the module with this digest."""
-
-
-@dataclass(frozen=True)
-class LoadedText:
-    """The digest of a module's text, and its functions, which keep the machine code."""
-
-    digest: str
-    functions: list[Entry]
 
 
 class CodeHandle(int):

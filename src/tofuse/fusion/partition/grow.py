@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.thresholds import SPLIT_THRESHOLD
 from tofuse.fusion.concat.concat_cost import is_concat_or_pad
 from tofuse.fusion.concat.eliminate_concats import library_call_rule
@@ -19,7 +20,6 @@ from tofuse.fusion.partition.profitability import (
     loop_structure_changes,
     merge_too_costly,
 )
-from tofuse.fusion.partition.region_evaluator import Evaluation
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_requested
 from tofuse.ir.graph import Op

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeGuard
 
-from tofuse.cost.nest_cost import Cost
+from tofuse.cost.kernel_cost import Cost
 from tofuse.cost.thresholds import (
     GPU_SPLIT_THRESHOLD,
     INEFFICIENCY,

@@ -1,4 +1,4 @@
-"""Kernels on a GPU that are tuned by a fake clock; see test_autotune_gpu.py."""
+"""Kernels on a GPU that are tuned by a fake clock; see test_backend.py."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from tests.support.fake_gpu import FakeGpu, compile_for
 from tofuse.backends.triton.cubin import RegisterUsage
 from tofuse.backends.triton.load import LaunchSpec, TritonModule
 from tofuse.driver import tune_partition
-from tofuse.driver.autotune import FUSED, Choice
+from tofuse.driver.choice import FUSED, Choice
 from tofuse.errors import CompileError
 from tofuse.ir.tile import Tile, Tiling, TilingChoice
 
@@ -172,7 +172,7 @@ def test_without_memory_a_kernel_is_not_tuned(compile_for, tmp_path, monkeypatch
     x = torch.randn(40, 123)
     torch.testing.assert_close(run(x), softmax(x), rtol=1e-4, atol=1e-5)
     assert reasons(reports) == ["not measured"]
-    assert any("has no memory for its candidates" in note for note in reports[0].notes)
+    assert any("no memory for its candidates" in note for note in reports[0].notes)
 
 
 def test_a_tuned_optimiser_step_is_as_few_launches(compile_for, tmp_path):
@@ -201,7 +201,7 @@ def test_a_choice_that_is_illegal_in_the_program_gives_way_to_the_heuristics(
     def choose(context, build_program):
         return {r: Choice(FUSED, illegal) for r in context.partition.regions if not r.library}
 
-    monkeypatch.setattr(tune_partition, "measured_gpu_choices", choose)
+    monkeypatch.setattr(tune_partition, "measured_choices", choose)
     run, reports = compile_for(FakeGpu(), softmax, tune="measure", cache_dir=tmp_path)
     x = torch.randn(40, 123)
     torch.testing.assert_close(run(x), softmax(x), rtol=1e-4, atol=1e-5)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tofuse.cli.target import UsageError, load_target, parse_options
+from tofuse.cli.script import UsageError, load_target, parse_options
 
 SCRIPT = """
 import dataclasses

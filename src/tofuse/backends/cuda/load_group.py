@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tofuse.backends.target import GroupedCalls, KernelLauncher, LaunchGroup
 from tofuse.backends.thread_map import thread_map
 from tofuse.backends.triton.emit import emit_group, launch_parameters
 from tofuse.backends.triton.group import group_parameters
 from tofuse.backends.triton.load import LaunchSpec, TritonModule
-from tofuse.config import Config
-from tofuse.driver.codegen import GeneratedKernel
-from tofuse.driver.load_kernels import LoadedKernels, compiling_threads
 from tofuse.errors import CompileError
-from tofuse.ir.graph import device_of
-from tofuse.ir.plan import Plan, launches_by_group
 from tofuse.ir.tile import TileGroup, TileProgram
 from tofuse.runtime.cuda import CudaLauncher, capability, device_index
 
-LaunchGroup = Callable[..., None]  # takes the words of all launches
-
 
 def load_groups(
-    plan: Plan, generated: Sequence[GeneratedKernel], loaded: LoadedKernels, config: Config
+    groups: Mapping[int, GroupedCalls], device: str, exact: bool, threads: int
 ) -> dict[int, LaunchGroup]:
-    """Return what launches each group of GPU kernels, by its number.
+    """Return what launches each group of GPU kernels.
 
     A group whose code does not compile makes its launches one after the other.
     """
-    kernels = {loaded.bindings[g.region].kernel: g for g in generated}
-    groups: dict[int, _Group] = {}
-    for number, launches in launches_by_group(plan).items():
-        kernel = launches[0].kernel
-        program, launcher = kernels[kernel].nest, loaded.launchers[kernel]
-        if isinstance(program, TileProgram) and isinstance(launcher, CudaLauncher):
-            sizes = (tuple(n for n in x.sizes if isinstance(n, int)) for x in launches)
-            device = device_of(kernels[kernel].region.ops)
-            tiles = TileGroup(program, tuple(sizes))
-            groups[number] = _Group(tiles, launcher, device, config.precision == "eager")
-    tasks = [(group, k) for group in groups.values() for k in range(len(group.parameters))]
-    thread_map(lambda task: task[0].compile(task[1]), tasks, compiling_threads())
-    return {number: group.load() for number, group in groups.items()}
+    made = {number: _group(calls, device, exact) for number, calls in groups.items()}
+    tasks = [(group, k) for group in made.values() for k in range(len(group.parameters))]
+    thread_map(lambda task: task[0].compile(task[1]), tasks, threads)
+    return {number: group.load() for number, group in made.items()}
+
+
+def _group(calls: GroupedCalls, device: str, exact: bool) -> _Group:
+    program = calls.scheduled
+    assert isinstance(program, TileProgram)
+    return _Group(TileGroup(program, calls.sizes), calls.launcher, device, exact)
 
 
 @dataclass(eq=False)
@@ -48,7 +39,7 @@ class _Group:
     """A group that is compiled and then loaded; `launcher` launches one of its calls."""
 
     tiles: TileGroup
-    launcher: CudaLauncher
+    launcher: KernelLauncher
     device: str
     exact: bool
     failed: bool = False

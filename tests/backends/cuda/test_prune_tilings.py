@@ -5,16 +5,17 @@ from dataclasses import replace
 import pytest
 
 from tests.support.interpreted import needs_triton
+from tofuse.backends.cuda.prune_tilings import prune_tilings
 from tofuse.backends.llvm.load import host_target
+from tofuse.backends.target import EmittedKernel
 from tofuse.backends.triton.cubin import RegisterUsage
 from tofuse.backends.triton.load import TritonModule
 from tofuse.config import make_config
 from tofuse.cost.gpu_machine import gpu_machine
 from tofuse.cost.machine_source import assumed_machine
-from tofuse.driver.codegen import GeneratedKernel, generate_kernels
+from tofuse.driver.codegen import generate_kernels
 from tofuse.driver.oracle import CostOracle
 from tofuse.driver.pipeline import codegen_context, fuse
-from tofuse.driver.prune_tilings import prune_tilings
 from tofuse.errors import CompileError
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.parse_tiling import parse_tiling_choice
@@ -31,7 +32,7 @@ ROWS = """graph(x: f32[4096,16384]@cuda:0) {
 }"""
 
 
-def generate(*choices: str) -> list[GeneratedKernel]:
+def generate(*choices: str) -> list[EmittedKernel]:
     """Return the kernel of one region for each choice; empty text stands for the heuristics."""
     config = make_config({"strict": True})
     target = host_target(1)
@@ -42,22 +43,23 @@ def generate(*choices: str) -> list[GeneratedKernel]:
     found = []
     for text in choices:
         (kernel,), _ = generate_kernels({region: parse_tiling_choice(text)}, context)
-        found.append(kernel)
+        found.append(kernel.emitted)
     return found
 
 
-def tilings(kernels: list[GeneratedKernel]) -> list[str]:
-    programs = [g.nest for g in kernels if isinstance(g.nest, TileProgram)]
+def tilings(kernels: list[EmittedKernel]) -> list[str]:
+    programs = [x.scheduled for x in kernels if isinstance(x.scheduled, TileProgram)]
     return [repr(p.choice) for p in programs]
 
 
 def test_candidates_that_spill_or_do_not_compile_are_left_out():
     spills, fits = "grid i0/1; whole i1/16384; warps 1", "grid i0/1; whole i1/16384; warps 32"
     default, *variants = generate("", spills, fits)
-    broken = replace(variants[1], source=variants[1].source.replace("tl.store", "tl.stored"))
-    assert isinstance(broken.nest, TileProgram)
-    broken = replace(broken, nest=replace(broken.nest))  # modules are found by program
-    kept = prune_tilings(default, [*variants, broken], H100)
+    program, text = variants[1]
+    assert isinstance(program, TileProgram)
+    other = replace(program)  # modules are found by program
+    broken = EmittedKernel(other, text.replace("tl.store", "tl.stored"))
+    kept = prune_tilings(default, [*variants, broken], H100, threads=2)
     assert tilings(kept) == [fits]
 
 
@@ -74,9 +76,9 @@ def test_candidates_that_hold_few_warps_are_left_out(
 
     monkeypatch.setattr(TritonModule, "register_usage", usage)
     default, variant = generate("", "grid i0/1; whole i1/16384; warps 8")
-    assert bool(prune_tilings(default, [variant], H100)) == kept
+    assert bool(prune_tilings(default, [variant], H100, threads=2)) == kept
     few = replace(H100, multiprocessors=4096)  # each holds one instance, whatever its registers
-    assert prune_tilings(default, [variant], few) == [variant]
+    assert prune_tilings(default, [variant], few, threads=2) == [variant]
 
 
 def test_without_the_tool_that_reads_registers_all_that_compile_are_kept(monkeypatch):
@@ -85,4 +87,4 @@ def test_without_the_tool_that_reads_registers_all_that_compile_are_kept(monkeyp
 
     monkeypatch.setattr(TritonModule, "register_usage", missing)
     default, variant = generate("", "grid i0/1; whole i1/16384; warps 8")
-    assert prune_tilings(default, [variant], H100) == [variant]
+    assert prune_tilings(default, [variant], H100, threads=2) == [variant]

@@ -7,11 +7,12 @@ import torch
 import torch.nn.functional as F
 
 import tofuse
+from tofuse.backends.cpu import gemm
+from tofuse.backends.cpu.gemm import kernel_rows
+from tofuse.backends.cpu.gemm_match import Gemm, Matrix
 from tofuse.config import make_config
 from tofuse.cost.machine_source import assumed_machine
-from tofuse.driver import context, gemm
-from tofuse.driver.gemm import kernel_rows
-from tofuse.fusion.gemm_match import Gemm, Matrix
+from tofuse.driver import context
 from tofuse.ir.graph import Value
 from tofuse.ir.schedule import Target
 from tofuse.ir.types import DType, TensorType

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
+from tofuse.backends.cuda.load_tiles import aligned_launches, compile_programs
+from tofuse.backends.target import EmittedKernel
 from tofuse.backends.triton.load import TritonModule
 from tofuse.cost.gpu_machine import GpuMachine
 from tofuse.cost.thresholds import MIN_TUNED_WARPS
-from tofuse.driver.codegen import GeneratedKernel
-from tofuse.driver.load_kernels import aligned_launches, compile_for_gpu, compiling_threads
 from tofuse.errors import CompileError
 from tofuse.ir.tile import TileProgram
 
 
 def prune_tilings(
-    default: GeneratedKernel, variants: Sequence[GeneratedKernel], gpu: GpuMachine
-) -> list[GeneratedKernel]:
+    default: EmittedKernel, variants: Sequence[EmittedKernel], gpu: GpuMachine, threads: int
+) -> list[EmittedKernel]:
     """Return the variants of a kernel of constant sizes that are worth timing; threads compile.
 
     Drop a variant that does not compile, or that has more stack than the default. Also drop one
     with a launch of fewer than `MIN_TUNED_WARPS` warps on a multiprocessor, if the default has
     more.
     """
-    modules = compile_for_gpu([default, *variants], compiling_threads())
+    modules = compile_programs([default, *variants], gpu.capability, threads)
     limit = _usage(default, modules.get(_program(default)), gpu)
     if limit is None:
         return []
@@ -37,13 +37,13 @@ def prune_tilings(
     return kept
 
 
-def _program(g: GeneratedKernel) -> TileProgram:
-    assert isinstance(g.nest, TileProgram)
-    return g.nest
+def _program(x: EmittedKernel) -> TileProgram:
+    assert isinstance(x.scheduled, TileProgram)
+    return x.scheduled
 
 
 def _usage(
-    g: GeneratedKernel, module: TritonModule | None, gpu: GpuMachine
+    x: EmittedKernel, module: TritonModule | None, gpu: GpuMachine
 ) -> tuple[int, int] | None:
     """Return the most stack of a launch, and the fewest warps that a multiprocessor holds.
 
@@ -53,9 +53,8 @@ def _usage(
     if module is None:
         return None
     stack, least = 0, MIN_TUNED_WARPS
-    for (k, aligned), nest in zip(
-        aligned_launches(module, _program(g)), _program(g).nests, strict=True
-    ):
+    program = _program(x)
+    for (k, aligned), nest in zip(aligned_launches(module, program), program.nests, strict=True):
         try:
             binary = module.binary(k, aligned)
         except CompileError:

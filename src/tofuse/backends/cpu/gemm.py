@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
-from tofuse.backends.llvm.load import CodeLibrary, LoadedText
+from tofuse.analysis.alias import MemRef
+from tofuse.backends.code_library import CodeLibrary, LoadedText
+from tofuse.backends.cpu.gemm_match import NOT_A_GEMM, Gemm, Matrix, match_gemm
 from tofuse.backends.llvm.matmul.blocked_loops import blocked_loops_text
 from tofuse.backends.llvm.matmul.few_rows import (
     column_group,
@@ -23,20 +24,15 @@ from tofuse.backends.llvm.matmul.pack import (
     pack_line_major,
     pack_transposed,
 )
-from tofuse.cache.store import Store, store_of
-from tofuse.config import Config
-from tofuse.cost.library import library_us
+from tofuse.backends.target import AliasPairs, Linking, LoadedProduct
+from tofuse.cache.store import Store
 from tofuse.cost.machine import Machine
 from tofuse.cost.products import ProductSize, is_faster, product_costs
 from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_COLUMNS, PANEL_DEPTH, PANEL_OVERHEAD
-from tofuse.driver.assign_executors import ONLY_PYTORCH, Assignment
-from tofuse.driver.load_kernels import LoadedKernels
-from tofuse.fusion.gemm_match import NOT_A_GEMM, Gemm, Matrix, match_gemm
 from tofuse.ir.dims import Dim, size_hint, symbol
-from tofuse.ir.executor import KERNELS, LIBRARY
-from tofuse.ir.region import Partition, Region
+from tofuse.ir.graph import Value
+from tofuse.ir.region import Region
 from tofuse.ir.schedule import Target
-from tofuse.plan.kernel_binding import AliasPairs, KernelBinding
 from tofuse.runtime.gemm_launch import GemmCode, GemmLauncher
 
 MAX_ROWS = 14  # 32 registers hold 28 accumulators, two vectors of B and one of A
@@ -47,49 +43,33 @@ PACKED, DIRECT = "packed", "direct"
 WHY_CONVOLUTION = "a matrix product over channels that keeps the layout of the images"
 
 
-def add_gemms(
-    loaded: LoadedKernels,
-    part: Partition,
-    assigned: Mapping[Region, Assignment],
+def load_product(
+    region: Region,
+    storage: Mapping[Value, MemRef],
     target: Target,
-    config: Config,
     machine: Machine,
-    library: CodeLibrary,
-) -> tuple[LoadedKernels, dict[Region, Assignment]]:
-    """Return the kernels with matrix products after them, and the assignments that change.
+    linking: Linking,
+) -> LoadedProduct | str | None:
+    """Return code for a library call that is a matrix product, if it is faster.
 
-    Code is generated for the library calls that are matrix products, if it is faster. Under
-    `verify`, and if "aten" precedes "llvm" among the executors, PyTorch runs all products.
+    Otherwise return why the library is at least as fast; None if the call is no product, or if the
+    processor has no kernels for products.
     """
-    order = [n for n in config.executors if n in (KERNELS, LIBRARY)]
-    if not target.avx512 or order[:1] != [KERNELS] or config.verify:
-        return loaded, {}
-    launchers, bindings, store = [*loaded.launchers], {**loaded.bindings}, store_of(config)
-    assignments: dict[Region, Assignment] = {}
-    for region, current in assigned.items():
-        if current.executor is not None:
-            continue
-        gemm = match_gemm(region, part.aliases.memrefs)
-        kernel = gemm if isinstance(gemm, str) else fastest_kernel(gemm, target, machine)
-        if isinstance(gemm, str) or kernel not in (PACKED, DIRECT):
-            if current.why == ONLY_PYTORCH and kernel != NOT_A_GEMM:
-                why = f"PyTorch's library runs it: {kernel}"
-                assignments[region] = replace(current, why=why)
-            continue
-        generate = _few_rows_gemm if kernel == DIRECT else _packed_gemm
-        launcher = generate(gemm, store, library)
-        arguments = tuple(x.root for x in _operands(gemm))
-        sizes = tuple(map(symbol, launcher.symbols))
-        pairs = _alias_pairs(gemm)
-        bindings[region] = KernelBinding(len(launchers), arguments, sizes, None, pairs)
-        launchers.append(launcher)
-        is_convolution = "convolution" in str(region.ops[0].attr("target"))
-        reason = WHY_CONVOLUTION if is_convolution else WHY
-        reason = WHY_FEW_ROWS if kernel == DIRECT else reason
-        why = reason if current.why == ONLY_PYTORCH else f"{current.why}; {reason}"
-        us = library_us(region, machine, pooled=True)
-        assignments[region] = Assignment(KERNELS, why, us)
-    return LoadedKernels(launchers, bindings, loaded.notes), assignments
+    if not target.avx512:
+        return None
+    gemm = match_gemm(region, storage)
+    if isinstance(gemm, str):
+        return gemm if gemm != NOT_A_GEMM else None
+    kernel = fastest_kernel(gemm, target, machine)
+    if kernel not in (PACKED, DIRECT):
+        return kernel
+    generate = _few_rows_gemm if kernel == DIRECT else _packed_gemm
+    launcher = generate(gemm, linking.store, linking.library)
+    is_convolution = "convolution" in str(region.ops[0].attr("target"))
+    why = WHY_FEW_ROWS if kernel == DIRECT else WHY_CONVOLUTION if is_convolution else WHY
+    arguments = tuple(x.root for x in _operands(gemm))
+    sizes = tuple(map(symbol, launcher.symbols))
+    return LoadedProduct(launcher, arguments, sizes, _alias_pairs(gemm), why)
 
 
 def kernel_rows(m: Dim) -> int:

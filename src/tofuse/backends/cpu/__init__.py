@@ -1,0 +1,1 @@
+"""The CPU: loop nests, LLVM IR, launches with threads."""

@@ -1,0 +1,212 @@
+"""The CPU as a target: a kernel is a loop nest, its text LLVM IR."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tofuse.analysis.alias import MemRef
+from tofuse.backends.cpu.gemm import load_product
+from tofuse.backends.llvm.emit import emit, phase_functions
+from tofuse.backends.target import (
+    ChosenSchedule,
+    EmittedKernel,
+    GroupedCalls,
+    KernelCall,
+    KernelLauncher,
+    KernelRequest,
+    LaunchFacts,
+    LaunchGroup,
+    Linking,
+    LoadedProduct,
+    TimedCall,
+)
+from tofuse.cost.kernel_cost import Evaluation
+from tofuse.cost.machine import Machine
+from tofuse.cost.nest_cost import nest_cost, recompute_rejection
+from tofuse.cost.thresholds import MAX_GROUPED_WORKSPACE, MAX_SCHEDULES, TIMING_S
+from tofuse.cost.traffic import traffic_us
+from tofuse.errors import CompileError
+from tofuse.ir.dims import Dim, size_hint, symbol
+from tofuse.ir.executor import KERNELS
+from tofuse.ir.graph import Value
+from tofuse.ir.kernel import Kernel
+from tofuse.ir.nest import Nest
+from tofuse.ir.region import Reason, Region
+from tofuse.ir.schedule import Schedule, ScheduledKernel, Target
+from tofuse.runtime.kernel_code import kernel_code
+from tofuse.runtime.launch import Launcher
+from tofuse.runtime.timing import interleaved_us
+from tofuse.schedule.alias_legality import legal_aliases
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.choose_schedule import choose_schedule
+from tofuse.schedule.kernel_dedup import DedupedKernel, kernel_dedup
+from tofuse.schedule.prefetch import prefetch
+from tofuse.schedule.schedule_legality import Unschedulable
+from tofuse.schedule.schedule_variants import schedule_variants
+from tofuse.schedule.unroll_axes import unroll_axes
+
+NEST_PASSES = (prefetch,)  # Nest -> Nest
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluatedKernel:
+    """A kernel after unrolling, with the schedule of the heuristics, and its nest if any."""
+
+    kernel: Kernel
+    schedule: Schedule
+    evaluation: Evaluation
+    nest: Nest | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class CpuBackend:
+    """The processor `target`, whose costs for decisions are those of `machine`.
+
+    Schedules each kernel once: code generation takes the nests that were judged good.
+    """
+
+    target: Target
+    machine: Machine
+    evaluated: dict[Kernel, EvaluatedKernel] = field(default_factory=dict)
+
+    executor = KERNELS
+    contracts_products = False
+
+    def evaluate(self, kernel: Kernel) -> Evaluation:
+        return self.evaluated_kernel(kernel).evaluation
+
+    def evaluated_kernel(self, kernel: Kernel) -> EvaluatedKernel:
+        """Return a kernel with the schedule that the heuristics choose."""
+        if kernel not in self.evaluated:
+            unrolled = unroll_axes(kernel, self.target)
+            schedule, nest = choose_schedule(unrolled, self.target), None
+            try:
+                nest = build_nest(unrolled, schedule)
+                cost = nest_cost(nest, self.machine)
+                rejection = recompute_rejection(cost)
+                evaluation = Evaluation(rejection, cost if rejection is None else None)
+            except Unschedulable as e:
+                evaluation = Evaluation(e.reason)
+            self.evaluated[kernel] = EvaluatedKernel(unrolled, schedule, evaluation, nest)
+        return self.evaluated[kernel]
+
+    def schedule(self, requests: Sequence[KernelRequest]) -> list[KernelCall | Reason]:
+        known = [self.evaluated_kernel(r.kernel) for r in requests]
+        finished = [r.finish(k.kernel) for r, k in zip(requests, known, strict=True)]
+        schedules = [_schedule_of(r, k) for r, k in zip(requests, known, strict=True)]
+        shared = kernel_dedup(list(zip(finished, schedules, strict=True)))
+        built: dict[Kernel, Nest | Reason] = {}
+        for x, own, k in zip(shared, finished, known, strict=True):
+            if x.kernel not in built:
+                built[x.kernel] = _build(x, own, k)
+        nests = [built[x.kernel] for x in shared]
+        return [
+            nest if isinstance(nest, Reason) else KernelCall(nest, x.sizes)
+            for nest, x in zip(nests, shared, strict=True)
+        ]
+
+    def emit(self, scheduled: ScheduledKernel, exact: bool) -> str:
+        target = self.target
+        return emit(
+            _nest(scheduled),
+            contract=not exact,
+            avx512=target.avx512,
+            native=target.native_lanes,
+            saturating_casts=target.saturating_casts,
+        )
+
+    def load(
+        self, emitted: Sequence[EmittedKernel], linking: Linking
+    ) -> list[KernelLauncher | CompileError]:
+        library, store = linking.library, linking.store
+        texts = list(map(_anonymous_text, emitted))
+        library.compile(list(dict.fromkeys(texts)), store, linking.threads)
+        loaded: dict[str, Launcher | CompileError] = {}
+        for text, (scheduled, _) in zip(texts, emitted, strict=True):
+            if text in loaded:
+                continue
+            nest = _nest(scheduled)
+            phases = phase_functions(nest)
+            names = ["kernel", *(f"kernel.{n}" for n, _ in phases)]
+            try:
+                module = library.load_text(text, names, store)
+            except CompileError as e:
+                loaded[text] = e
+                continue
+            code = kernel_code(nest.kernel, module.digest, phases, nest.block_bytes)
+            entry, *parts = module.functions
+            loaded[text] = Launcher(code, entry, parts)
+        return [loaded[text] for text in texts]
+
+    def launch_facts(self, call: KernelCall) -> LaunchFacts:
+        nest = _nest(call.scheduled)
+        launch_alone = size_hint(nest.block_bytes) > MAX_GROUPED_WORKSPACE
+        written = None if launch_alone else tuple(b.role != "in" for b in nest.kernel.buffers)
+        return LaunchFacts(written, legal_aliases(nest))
+
+    def load_groups(
+        self, groups: Mapping[int, GroupedCalls], exact: bool, threads: int
+    ) -> dict[int, LaunchGroup]:
+        return {}  # one parallel region runs any kernels: the runtime needs no code for a group
+
+    def load_product(
+        self, region: Region, storage: Mapping[Value, MemRef], machine: Machine, linking: Linking
+    ) -> LoadedProduct | str | None:
+        return load_product(region, storage, self.target, machine, linking)
+
+    def predicted_us(self, call: KernelCall, nbytes: Dim, machine: Machine) -> float:
+        """Return the predicted time; of a kernel for several sizes, from the bytes alone."""
+        if call.sizes == tuple(map(symbol, call.scheduled.kernel.symbols)):
+            return nest_cost(_nest(call.scheduled), machine).us
+        return traffic_us(machine, size_hint(nbytes)) + machine.launch_us
+
+    def timing_obstacle(self) -> str | None:
+        return None
+
+    def timing_key(self) -> tuple[str, ...]:
+        return (repr(self.target),)
+
+    def variants(self, scheduled: ScheduledKernel, machine: Machine) -> list[ChosenSchedule]:
+        nest = _nest(scheduled)
+        nests = schedule_variants(nest.kernel, nest.schedule)
+        cheapest = sorted(nests, key=lambda n: nest_cost(n, machine).us)[:MAX_SCHEDULES]
+        return [n.schedule for n in cheapest]
+
+    def prune(
+        self, default: EmittedKernel, variants: Sequence[EmittedKernel], threads: int
+    ) -> list[EmittedKernel]:
+        return list(variants)
+
+    def time_calls(self, calls: Sequence[TimedCall]) -> list[float]:
+        return interleaved_us(calls, TIMING_S)
+
+
+def _schedule_of(request: KernelRequest, known: EvaluatedKernel) -> Schedule:
+    chosen = request.schedule or known.schedule
+    assert isinstance(chosen, Schedule)
+    return chosen
+
+
+def _build(shared: DedupedKernel, own: Kernel, known: EvaluatedKernel) -> Nest | Reason:
+    """Return the nest of a kernel that may be shared: the one that was evaluated, if it fits."""
+    nest = None
+    if shared.kernel is own and own.body is known.kernel.body and known.nest is not None:
+        nest = replace(known.nest, kernel=own) if shared.schedule == known.schedule else None
+    try:
+        nest = nest or build_nest(shared.kernel, shared.schedule, repeat_reductions=True)
+    except Unschedulable as e:
+        return e.reason
+    for nest_pass in NEST_PASSES:
+        nest = nest_pass(nest)
+    return nest
+
+
+def _nest(scheduled: ScheduledKernel) -> Nest:
+    assert isinstance(scheduled, Nest)
+    return scheduled
+
+
+def _anonymous_text(emitted: EmittedKernel) -> str:
+    """Return the text of a kernel without its name, so that equal kernels have one text."""
+    return emitted.text.replace(f"@{emitted.scheduled.kernel.name}", "@kernel")

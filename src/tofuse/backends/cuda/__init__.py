@@ -1,0 +1,1 @@
+"""NVIDIA's GPUs: tile programs, Triton, launches on a stream."""

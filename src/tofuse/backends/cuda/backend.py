@@ -1,0 +1,188 @@
+"""A GPU as a target: a kernel is a tile program, its text Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+
+import torch
+
+from tofuse.analysis.alias import MemRef
+from tofuse.backends.cuda.load_group import load_groups
+from tofuse.backends.cuda.load_tiles import compile_programs, group_limit, triton_module
+from tofuse.backends.cuda.prune_tilings import prune_tilings
+from tofuse.backends.target import (
+    ChosenSchedule,
+    EmittedKernel,
+    GroupedCalls,
+    KernelCall,
+    KernelLauncher,
+    KernelRequest,
+    LaunchFacts,
+    LaunchGroup,
+    Linking,
+    LoadedProduct,
+    TimedCall,
+)
+from tofuse.backends.triton.emit import emit
+from tofuse.backends.triton.load import triton_version
+from tofuse.cost.gpu_machine import GpuMachine, gpu_machine
+from tofuse.cost.kernel_cost import Evaluation
+from tofuse.cost.machine import Machine
+from tofuse.cost.thresholds import GPU_TIMING_S
+from tofuse.cost.tile_cost import gpu_cost, tile_program_us
+from tofuse.errors import CompileError
+from tofuse.ir.dims import Dim
+from tofuse.ir.executor import TRITON
+from tofuse.ir.graph import Value
+from tofuse.ir.kernel import Kernel
+from tofuse.ir.region import Reason, Region
+from tofuse.ir.schedule import ScheduledKernel
+from tofuse.ir.tile import GpuTarget, TileProgram, TilingChoice
+from tofuse.runtime.cuda import CudaLauncher, capability, device_index, device_name
+from tofuse.runtime.gpu_driver import gpu_driver
+from tofuse.runtime.gpu_timing import interleaved_gpu_us
+from tofuse.schedule.alias_legality import legal_tile_aliases
+from tofuse.schedule.build_tiles import BY_HEURISTICS, build_tiles
+from tofuse.schedule.kernel_dedup import merge_gpu_kernels
+from tofuse.schedule.schedule_legality import Unschedulable
+from tofuse.schedule.tiling_variants import tiling_variants
+
+CAPTURED = "tune='measure' times nothing while a CUDA graph is captured"
+Bounds = Mapping[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class CudaBackend:
+    """The GPU of a device such as "cuda:0"; an H200, if there is none."""
+
+    device: str
+    evaluated: dict[Kernel, Evaluation] = field(default_factory=dict)
+
+    executor = TRITON
+    contracts_products = True
+
+    @cached_property
+    def target(self) -> GpuTarget:
+        """The GPU to generate code for."""
+        version, multiprocessors = capability(self.device)
+        return GpuTarget(multiprocessors, version)
+
+    @cached_property
+    def machine(self) -> GpuMachine:
+        """The costs of the GPU."""
+        return gpu_machine(device_name(self.device), *capability(self.device))
+
+    def evaluate(self, kernel: Kernel) -> Evaluation:
+        if kernel not in self.evaluated:
+            try:
+                tiles = build_tiles(kernel, self.target)
+                self.evaluated[kernel] = Evaluation(None, gpu_cost(tiles, self.machine))
+            except Unschedulable as e:
+                self.evaluated[kernel] = Evaluation(e.reason)
+        return self.evaluated[kernel]
+
+    def schedule(self, requests: Sequence[KernelRequest]) -> list[KernelCall | Reason]:
+        merged = merge_gpu_kernels([r.finish(r.kernel) for r in requests])
+        bounds = _size_bounds(merged)
+        built: dict[object, TileProgram | Reason] = {}
+        calls: list[KernelCall | Reason] = []
+        for r, (kernel, sizes) in zip(requests, merged, strict=True):
+            key = kernel, r.updates, r.schedule
+            if key not in built:
+                built[key] = self._build(kernel, bounds[kernel], r)
+            tiles = built[key]
+            calls.append(tiles if isinstance(tiles, Reason) else KernelCall(tiles, sizes))
+        return calls
+
+    def _build(
+        self, kernel: Kernel, bounds: Bounds, request: KernelRequest
+    ) -> TileProgram | Reason:
+        build = partial(build_tiles, kernel, self.target, bounds=bounds, updates=request.updates)
+        choice = request.schedule or BY_HEURISTICS
+        assert isinstance(choice, TilingChoice)
+        with suppress(Unschedulable):
+            return build(choice=choice)
+        try:
+            return build()  # the choice was measured for a kernel of the region alone
+        except Unschedulable as e:
+            return e.reason
+
+    def emit(self, scheduled: ScheduledKernel, exact: bool) -> str:
+        return emit(_tiles(scheduled), exact=exact)
+
+    def load(
+        self, emitted: Sequence[EmittedKernel], linking: Linking
+    ) -> list[KernelLauncher | CompileError]:
+        modules = compile_programs(emitted, self.target.capability, linking.threads)
+        loaded: dict[TileProgram, CudaLauncher | CompileError] = {}
+        for x in emitted:
+            # a text does not say all: sizes without a mask, types of pointers, warps
+            tiles = _tiles(x.scheduled)
+            if tiles in loaded:
+                continue
+            try:
+                module = modules.get(tiles) or triton_module(x, self.target.capability)
+                parameters = [spec.parameters for spec in module.specs]
+                device = device_index(self.device)
+                loaded[tiles] = CudaLauncher(tiles.call, parameters, module.binary, device)
+            except CompileError as e:
+                loaded[tiles] = e
+        return [loaded[_tiles(x.scheduled)] for x in emitted]
+
+    def launch_facts(self, call: KernelCall) -> LaunchFacts:
+        tiles = _tiles(call.scheduled)
+        limit = group_limit(tiles)
+        alone = limit < 2 or not all(isinstance(n, int) for n in call.sizes)
+        written = None if alone else tuple(b.role == "out" for b in tiles.kernel.buffers)
+        aligned = tiles.call.aligned_sizes
+        sizes = tuple(k for k, symbol in enumerate(tiles.kernel.symbols) if symbol in aligned)
+        return LaunchFacts(written, legal_tile_aliases(tiles), limit, sizes)
+
+    def load_groups(
+        self, groups: Mapping[int, GroupedCalls], exact: bool, threads: int
+    ) -> dict[int, LaunchGroup]:
+        return load_groups(groups, self.device, exact, threads)
+
+    def load_product(
+        self, region: Region, storage: Mapping[Value, MemRef], machine: Machine, linking: Linking
+    ) -> LoadedProduct | str | None:
+        return None
+
+    def predicted_us(self, call: KernelCall, nbytes: Dim, machine: Machine) -> float:
+        return tile_program_us(_tiles(call.scheduled), self.machine)
+
+    def timing_obstacle(self) -> str | None:
+        return CAPTURED if gpu_driver().is_capturing() else None
+
+    def timing_key(self) -> tuple[str, ...]:
+        return repr(self.target), device_name(self.device), triton_version(), torch.__version__
+
+    def variants(self, scheduled: ScheduledKernel, machine: Machine) -> list[ChosenSchedule]:
+        return [p.choice for p in tiling_variants(_tiles(scheduled), self.target)]
+
+    def prune(
+        self, default: EmittedKernel, variants: Sequence[EmittedKernel], threads: int
+    ) -> list[EmittedKernel]:
+        return prune_tilings(default, variants, self.machine, threads)
+
+    def time_calls(self, calls: Sequence[TimedCall]) -> list[float]:
+        return interleaved_gpu_us(calls, device_index(self.device), GPU_TIMING_S)
+
+
+def _size_bounds(merged: Sequence[tuple[Kernel, tuple[Dim, ...]]]) -> dict[Kernel, dict[str, int]]:
+    """Return the largest value of each size argument of a kernel, if all its values are known."""
+    found: dict[Kernel, dict[str, int]] = {}
+    for kernel, sizes in merged:
+        bounds = found.setdefault(kernel, {})
+        for name, size in zip(kernel.symbols, sizes, strict=True):
+            if isinstance(size, int):
+                bounds[name] = max(size, bounds.get(name, 0))
+    return found
+
+
+def _tiles(scheduled: ScheduledKernel) -> TileProgram:
+    assert isinstance(scheduled, TileProgram)
+    return scheduled

@@ -1,0 +1,36 @@
+"""The predicted cost of a kernel, on any target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tofuse.ir.region import Reason
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The predicted cost of one launch.
+
+    - `work_us`, `traffic_us`: arithmetic alone and memory traffic alone, on `threads` threads.
+    - `least_us`: the total if all accesses were contiguous and all vector lanes in use;
+      on a GPU, if one launch moved each byte once.
+    - `recomputed_adds`: work on values that are computed more than once, in additions.
+    - `separate_us`: a lower bound on two kernels that compute these values once and store them.
+    """
+
+    us: float
+    work_us: float
+    traffic_us: float
+    nbytes: int
+    threads: int
+    recomputed_adds: float
+    separate_us: float
+    least_us: float
+
+
+class Evaluation(NamedTuple):
+    """Why a kernel is rejected, or else its cost, if the cost is known."""
+
+    rejection: Reason | None
+    cost: Cost | None = None
