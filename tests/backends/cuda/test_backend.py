@@ -1,5 +1,6 @@
 """Tune kernels on a GPU; and on a fake one, in another process for Triton's interpreter."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,47 @@ import torch.nn.functional as F
 import tofuse
 from tests.support.eager import outcome
 from tests.support.interpreted import needs_triton, run_interpreted
+from tofuse.backends.cuda.backend import CudaBackend
+from tofuse.backends.target import KernelRequest
+from tofuse.ir.parse_kernel import parse_kernel
+from tofuse.ir.region import Reason
+from tofuse.ir.tile import TileProgram
 from tofuse.runtime.gpu_driver import CudaDriver
+from tofuse.schedule.build_tiles import build_tiles
 
 
 @needs_triton
 def test_kernels_on_a_fake_gpu_are_tuned():
     run_interpreted(Path(__file__).with_name("autotuned_on_fake_gpu.py"))
+
+
+STEP = """kernel k(t: in f32, x: in f32, y: out f32, u: out f32) over i0:5000 {
+  v0 = load t[0] : f32
+  v1 = add v0 1.0 of f32 : f32
+  v2 = load x[i0] : f32
+  v3 = mul v1 v2 of f32 : f32
+  store y[i0] v3 : f32
+  store u[0] v1 : f32
+}"""
+
+
+def scheduled(backend: CudaBackend, request: KernelRequest) -> TileProgram:
+    (call,) = backend.schedule([request])
+    assert not isinstance(call, Reason) and isinstance(call.scheduled, TileProgram)
+    return call.scheduled
+
+
+@pytest.mark.parametrize("updates", [frozenset[tuple[str, str]](), frozenset({("t", "u")})])
+def test_the_tiles_that_were_judged_good_are_not_built_again(updates: frozenset[tuple[str, str]]):
+    """They are, if an update of a scalar takes a launch of its own."""
+    backend, kernel = CudaBackend("cuda:0"), parse_kernel(STEP)
+    assert backend.evaluate(kernel).rejection is None
+    request = KernelRequest(kernel, lambda k: replace(k, name="named"), updates)
+    found, kept = scheduled(backend, request), backend.evaluated[kernel].tiles
+    assert kept is not None and (found.nests[0].loops is kept.nests[0].loops) == (not updates)
+    own = replace(kernel, name="named")
+    assert repr(found) == repr(build_tiles(own, backend.target, updates=updates))
+    assert found.kernel.name == "named" and len(found.nests) == 1 + len(updates)
 
 
 needs_gpu = [

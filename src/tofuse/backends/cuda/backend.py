@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import torch
 
@@ -40,7 +41,7 @@ from tofuse.ir.graph import Value
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.region import Reason, Region
 from tofuse.ir.schedule import ScheduledKernel
-from tofuse.ir.tile import GpuTarget, TileProgram, TilingChoice
+from tofuse.ir.tile import GpuTarget, TileNest, TileProgram, TilingChoice
 from tofuse.runtime.cuda import CudaLauncher, capability, device_index, device_name
 from tofuse.runtime.gpu_driver import gpu_driver
 from tofuse.runtime.gpu_timing import interleaved_gpu_us
@@ -48,18 +49,29 @@ from tofuse.schedule.alias_legality import legal_tile_aliases
 from tofuse.schedule.build_tiles import BY_HEURISTICS, build_tiles
 from tofuse.schedule.kernel_dedup import merge_gpu_kernels
 from tofuse.schedule.schedule_legality import Unschedulable
+from tofuse.schedule.split_launches import separate_scalar_updates
 from tofuse.schedule.tiling_variants import tiling_variants
 
 CAPTURED = "tune='measure' times nothing while a CUDA graph is captured"
 Bounds = Mapping[str, int]
 
 
+class EvaluatedKernel(NamedTuple):
+    """A kernel's evaluation, with its launches if it has any."""
+
+    evaluation: Evaluation
+    tiles: TileProgram | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class CudaBackend:
-    """The GPU of a device such as "cuda:0"; an H200, if there is none."""
+    """The GPU of a device such as "cuda:0"; an H200, if there is none.
+
+    Builds the tiles of a kernel once: code generation takes those that were judged good.
+    """
 
     device: str
-    evaluated: dict[Kernel, Evaluation] = field(default_factory=dict)
+    evaluated: dict[Kernel, EvaluatedKernel] = field(default_factory=dict)
 
     executor = TRITON
     contracts_products = True
@@ -79,10 +91,11 @@ class CudaBackend:
         if kernel not in self.evaluated:
             try:
                 tiles = build_tiles(kernel, self.target)
-                self.evaluated[kernel] = Evaluation(None, gpu_cost(tiles, self.machine))
+                evaluation = Evaluation(None, gpu_cost(tiles, self.machine))
+                self.evaluated[kernel] = EvaluatedKernel(evaluation, tiles)
             except Unschedulable as e:
-                self.evaluated[kernel] = Evaluation(e.reason)
-        return self.evaluated[kernel]
+                self.evaluated[kernel] = EvaluatedKernel(Evaluation(e.reason))
+        return self.evaluated[kernel].evaluation
 
     def schedule(self, requests: Sequence[KernelRequest]) -> list[KernelCall | Reason]:
         merged = merge_gpu_kernels([r.finish(r.kernel) for r in requests])
@@ -100,6 +113,9 @@ class CudaBackend:
     def _build(
         self, kernel: Kernel, bounds: Bounds, request: KernelRequest
     ) -> TileProgram | Reason:
+        tiles = self.evaluated[request.kernel].tiles if request.kernel in self.evaluated else None
+        if tiles is not None and _is_built_alike(request, kernel, bounds):
+            return _renamed(tiles, kernel)
         build = partial(build_tiles, kernel, self.target, bounds=bounds, updates=request.updates)
         choice = request.schedule or BY_HEURISTICS
         assert isinstance(choice, TilingChoice)
@@ -170,6 +186,29 @@ class CudaBackend:
 
     def time_calls(self, calls: Sequence[TimedCall]) -> list[float]:
         return interleaved_gpu_us(calls, device_index(self.device), GPU_TIMING_S)
+
+
+def _is_built_alike(request: KernelRequest, kernel: Kernel, bounds: Bounds) -> bool:
+    """Whether the tiles of the requested kernel, before it was finished, are those of `kernel`."""
+    before = request.kernel
+    return (
+        request.schedule is None
+        and not bounds
+        and kernel.body is before.body
+        and kernel.buffers == before.buffers
+        and len(separate_scalar_updates(kernel, request.updates)) == 1
+    )
+
+
+def _renamed(tiles: TileProgram, kernel: Kernel) -> TileProgram:
+    """Return the tiles of a kernel that differs in its name."""
+    before = tiles.kernel.name
+
+    def renamed(nest: TileNest) -> TileNest:
+        name = kernel.name + nest.kernel.name.removeprefix(before)
+        return replace(nest, kernel=replace(nest.kernel, name=name))
+
+    return replace(tiles, kernel=kernel, nests=tuple(map(renamed, tiles.nests)))
 
 
 def _size_bounds(merged: Sequence[tuple[Kernel, tuple[Dim, ...]]]) -> dict[Kernel, dict[str, int]]:
