@@ -22,7 +22,7 @@ def _cuda(device: str, target: Target, machine: Machine) -> Backend:
     return CudaBackend(device)
 
 
-BACKENDS: Mapping[str, MakeBackend] = {"cpu": _cpu, "cuda": _cuda}  # by the type of the device
+BACKENDS: dict[str, MakeBackend] = {"cpu": _cpu, "cuda": _cuda}  # by the type of the device
 
 
 def backend_of(
