@@ -118,8 +118,9 @@ def calls(size: int) -> Graph:
 def partition_on_cpu(graph: Graph, fuel: int | None = None) -> Partition:
     """Partition for a machine with default costs."""
     target = host_target(2)
-    oracles = RegionEvaluator(CostOracle(target, Machine()).evaluate)
-    return partition(graph, oracles, machine=Machine(), fuel=fuel)
+    oracle = CostOracle(target, Machine())
+    oracles = RegionEvaluator(oracle.evaluate, oracle.costs_of)
+    return partition(graph, oracles, fuel=fuel)
 
 
 PARTITION_GRAPHS: tuple[Callable[[int], Graph], ...] = (

@@ -12,7 +12,6 @@ from tests.support.graphs import graphs
 from tests.support.kernels import run_interpreter, run_nest
 from tests.support.numbers import TORCH_DTYPES, sizes_of
 from tests.support.partition_runner import RunKernel, run_partition
-from tofuse.cost.machine import Machine
 from tofuse.driver.pipeline import partition, run_graph_passes
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph import Graph, Scalar, Value, show_graph
@@ -75,7 +74,7 @@ def partition_on_cpu(graph: Graph) -> Partition:
             return e.reason
         return None
 
-    return partition(graph, rejecting(reject), machine=Machine(), exact=True)
+    return partition(graph, rejecting(reject), exact=True)
 
 
 def random_inputs(graph: Graph, sizes: Mapping[str, int], seed: int) -> dict[Value, torch.Tensor]:

@@ -28,8 +28,9 @@ from tofuse.schedule.build_tiles import build_tiles
 
 def partition_for_gpu(graph: Graph) -> Partition:
     check_graph(graph)
-    oracles = RegionEvaluator(CostOracle(Target(8, 1), Machine()).evaluate)
-    return partition(run_graph_passes(graph), oracles, machine=Machine())
+    oracle = CostOracle(Target(8, 1), Machine())
+    oracles = RegionEvaluator(oracle.evaluate, oracle.costs_of)
+    return partition(run_graph_passes(graph), oracles)
 
 
 def kernels(part: Partition) -> list[tuple[str, Kernel]]:

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 import tofuse
 from tests.support.eager import assert_as_eager
+from tests.support.evaluators import costs_of
 from tofuse.fusion.split_reductions import split_reductions
 from tofuse.ir.graph import show_graph
 from tofuse.ir.parse_graph import parse_graph
@@ -46,13 +47,15 @@ SPLIT_GRAPH = """
 
 
 def test_sums_and_broadcasts_of_groups_are_split():
-    after = split_reductions(parse_graph(group_graph(3, 5, 90, CHANNELS_LAST)))
+    after = split_reductions(parse_graph(group_graph(3, 5, 90, CHANNELS_LAST)), costs_of)
     verify_graph(after)
     assert SPLIT_GRAPH in show_graph(after)
 
 
 def test_half_precision_sums_are_rounded_once():
-    after = show_graph(split_reductions(parse_graph(group_graph(3, 5, 90, CHANNELS_LAST, "bf16"))))
+    after = show_graph(
+        split_reductions(parse_graph(group_graph(3, 5, 90, CHANNELS_LAST, "bf16")), costs_of)
+    )
     assert "s_each = sum(a, dims=(3,), dtype=f32) : f32[4,3,5]" in after
     assert "s = sum(s_each, dims=(2,), dtype=bf16) : bf16[4,3]" in after
 
@@ -71,7 +74,7 @@ def test_half_precision_sums_are_rounded_once():
 )
 def test_other_layouts_are_unchanged(groups, channels, positions, strides):
     graph = parse_graph(group_graph(groups, channels, positions, strides))
-    assert split_reductions(graph) is graph
+    assert split_reductions(graph, costs_of) is graph
 
 
 def grouped(x, groups):

@@ -2,10 +2,14 @@
 
 from collections.abc import Callable
 
+from tofuse.backends.backend_of import backend_of
 from tofuse.cost.kernel_cost import Evaluation
+from tofuse.cost.machine import Machine
+from tofuse.cost.target_costs import TargetCosts
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.region import Reason
+from tofuse.ir.schedule import Target
 
 
 def accept_all(kernel: Kernel) -> None:
@@ -14,4 +18,9 @@ def accept_all(kernel: Kernel) -> None:
 
 def rejecting(reject: Callable[[Kernel], Reason | None] = accept_all) -> RegionEvaluator:
     """Return an evaluator that knows no costs; `reject` returns why it rejects a kernel."""
-    return RegionEvaluator(lambda kernel, device: Evaluation(reject(kernel)))
+    return RegionEvaluator(lambda kernel, device: Evaluation(reject(kernel)), costs_of)
+
+
+def costs_of(device: str) -> TargetCosts:
+    """Return the costs of a target with the assumed machine."""
+    return backend_of(device, Target(8, 1), Machine()).costs

@@ -25,12 +25,13 @@ from tofuse.backends.target import (
 )
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
+from tofuse.cost.target_costs import TargetCosts
 from tofuse.errors import CompileError, ParseError
 from tofuse.ir.dims import Dim, evaluate, symbol
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import AffineExpr, Gather, Kernel, Load, Store
 from tofuse.ir.parse_kernel import parse_kernel
-from tofuse.ir.region import Reason, Region
+from tofuse.ir.region import Reason, Region, Rule
 from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ops.reference import TO_TORCH
 
@@ -93,6 +94,18 @@ class InterpretedBackend:
 
     executor = "interpreter"
     contracts_products = False
+    costs = TargetCosts(
+        Machine(),
+        max_concat_operands=4,
+        eliminates_concats=True,
+        splits_reductions=False,
+        merges_equal_loops=True,
+        split_threshold=1.0,
+        separate_rule=Rule.SLOWER_KERNEL,
+    )
+
+    def call_machine(self, measured: Machine) -> Machine:
+        return measured
 
     def evaluate(self, kernel: Kernel) -> Evaluation:
         return Evaluation(None)

@@ -1,7 +1,6 @@
 """Graphs of library calls on vectors, and their partitions, for tests of peak memory."""
 
 from tests.support.evaluators import rejecting
-from tofuse.cost.machine import Machine
 from tofuse.driver.pipeline import partition
 from tofuse.ir.graph import Graph
 from tofuse.ir.kernel import Kernel
@@ -28,4 +27,4 @@ def accept_all(kernel: Kernel) -> None:
 
 def make_partition(graph: Graph) -> Partition:
     """The partition in program order, if every kernel is good."""
-    return partition(graph, rejecting(), machine=Machine())
+    return partition(graph, rejecting())

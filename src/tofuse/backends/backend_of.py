@@ -31,5 +31,9 @@ def backend_of(
     machine: Machine,
     backends: Mapping[str, MakeBackend] = BACKENDS,
 ) -> Backend:
-    """Return a backend for a device such as "cpu" or "cuda:0"."""
-    return backends[device.partition(":")[0]](device, target, machine)
+    """Return a backend for a device such as "cpu" or "cuda:0".
+
+    Another device gets one for its costs alone: PyTorch runs all of its operators.
+    """
+    make = backends.get(device.partition(":")[0], _cuda)
+    return make(device, target, machine)

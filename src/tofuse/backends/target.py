@@ -12,6 +12,7 @@ from tofuse.backends.launcher import KernelLauncher
 from tofuse.cache.store import Store
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
+from tofuse.cost.target_costs import TargetCosts
 from tofuse.errors import CompileError
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
@@ -102,6 +103,13 @@ class Backend(Protocol):
     @property
     def contracts_products(self) -> bool:
         """Whether a kernel may compute a matrix product and the ops around it (`contract`)."""
+
+    @property
+    def costs(self) -> TargetCosts:
+        """What fusion must know of the target."""
+
+    def call_machine(self, measured: Machine) -> Machine:
+        """Return the costs of PyTorch's calls for predictions; `measured` are the CPU's."""
 
     # -- while regions grow --
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from tofuse.analysis.alias import is_aten_view, is_view
 from tofuse.cost.library import op_us
-from tofuse.cost.machine import Machine, machine_on
+from tofuse.cost.machine import Machine
 from tofuse.cost.thresholds import (
     COLD_CALL_US,
     COLD_TRAINING_CALL_US,
     GUARDED_CALL_US,
     TRAINING_CALL_US,
 )
-from tofuse.ir.graph import Graph, Op, device_of
+from tofuse.ir.graph import Graph, Op
+
+MachineOf = Callable[[Op], Machine]  # on which PyTorch runs an op
 
 
 class Faster(Enum):
@@ -45,7 +47,12 @@ COMPILED_IS_FASTER = Prediction(Faster.COMPILED, "it is predicted to be faster t
 
 
 def predict_faster(
-    captured: Graph, kernels: int, own_products: int, own_us: float, machine: Machine, phase: str
+    captured: Graph,
+    kernels: int,
+    own_products: int,
+    own_us: float,
+    machine_of: MachineOf,
+    phase: str,
 ) -> Prediction:
     """Predict who runs a program faster, from its graph before all passes.
 
@@ -63,7 +70,7 @@ def predict_faster(
         return Prediction(
             Faster.COMPILED, "its kernels draw random numbers, and eager draws others"
         )
-    eager_us = sum(op_us(op, machine_on(device_of([op]), machine)) for op in ops)
+    eager_us = sum(op_us(op, machine_of(op)) for op in ops)
     trains = phase == "forward"
     if trains:
         overhead, is_small = TRAINING_CALL_US, 3 * eager_us < TRAINING_CALL_US

@@ -6,10 +6,10 @@ import math
 
 from tofuse.analysis.alias import is_aten_view, is_view
 from tofuse.analysis.memory_traffic import op_bytes, value_bytes
-from tofuse.cost.machine import MMAP_THRESHOLD, Machine, machine_on
+from tofuse.cost.machine import MMAP_THRESHOLD, Machine
 from tofuse.cost.traffic import traffic_us
 from tofuse.ir.dims import size_hint
-from tofuse.ir.graph import Op, device_of
+from tofuse.ir.graph import Op
 from tofuse.ir.region import Region
 from tofuse.ops.table import OPS, Pattern
 
@@ -19,14 +19,13 @@ OPERAND_COST = 0.15  # of a call, per further operand; measured in docs/measurem
 
 
 def library_us(region: Region, machine: Machine, pooled: bool = False) -> float:
-    """Return the microseconds of a region run op by op through PyTorch.
+    """Return the microseconds of a region run op by op through PyTorch, on its device's `machine`.
 
     With `pooled`, results are written into memory of the pool, without new pages.
     """
-    on_device = machine_on(device_of(region.ops), machine)
     running = (op for op in region.ops if not is_view(op))
     running = (op for op in running if OPS[op.kind].pattern is not Pattern.SOURCE)
-    return sum(op_us(op, on_device, pooled) for op in running)
+    return sum(op_us(op, machine, pooled) for op in running)
 
 
 def op_us(op: Op, machine: Machine, pooled: bool = False) -> float:

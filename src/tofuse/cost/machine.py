@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 
-from tofuse.cost.gpu_machine import DEFAULT_GPU
 from tofuse.errors import ParseError
 
 # ns per float32 element on one thread, vectorized, with operands in L1; measured on an AVX-512
@@ -87,29 +86,6 @@ def default_machine(
         half_flops=base.half_flops / slowdown,
         ns={k: v * (1 if k in ("gather", "strided") else slowdown) for k, v in DEFAULT_NS.items()},
     )
-
-
-PRODUCT_SHARE = 0.7  # of a GPU's rate that products of the library reach: not measured
-
-# The assumed costs of calls on a GPU: one memory level, cheap arithmetic.
-_GPU = Machine(
-    name="gpu",
-    l2_bytes=0,
-    l3_bytes=0,
-    core_rate=DEFAULT_GPU.memory_rate,
-    memory_rate=DEFAULT_GPU.memory_rate,
-    launch_us=4.0,
-    call_us=4.0,
-    fresh_rate=DEFAULT_GPU.memory_rate,
-    flops=64 * DEFAULT_GPU.float_rate * PRODUCT_SHARE,
-    half_flops=DEFAULT_GPU.half_flops * PRODUCT_SHARE,
-    ns={k: v / 250 for k, v in DEFAULT_NS.items()},
-)
-
-
-def machine_on(device: str, machine: Machine) -> Machine:
-    """Return `machine` for the CPU, and the assumed costs of a GPU for other devices."""
-    return machine if device == "cpu" else _GPU
 
 
 def parse_machine(text: str) -> Machine:

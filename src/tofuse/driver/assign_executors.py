@@ -45,11 +45,12 @@ class Assignment:
 
 
 def assign_library_calls(
-    part: Partition, executors: Executors, machine: Machine
+    part: Partition, executors: Executors, machine: Machine, oracle: CostOracle
 ) -> dict[Region, Assignment]:
     """Return the assignment of each library region."""
     library = [r for r in part.regions if r.library]
-    return {r: _assign_call(r, executors, machine) for r in library}
+    machines = {r: oracle.backend_of_region(r).call_machine(machine) for r in library}
+    return {r: _assign_call(r, executors, machines[r]) for r in library}
 
 
 def _assign_call(region: Region, executors: Executors, machine: Machine) -> Assignment:
@@ -104,7 +105,8 @@ def assign_kernels_and_fallbacks(
         assigned[g.region] = Assignment(backend.executor, why, us)
     for r in (r for r in part.regions if not r.library and r not in assigned):
         why = rejected.get(r, "its kernel does not compile")
-        assigned[r] = Assignment(LIBRARY, why, library_us(r, machine))
+        call_machine = oracle.backend_of_region(r).call_machine(machine)
+        assigned[r] = Assignment(LIBRARY, why, library_us(r, call_machine))
     return assigned
 
 

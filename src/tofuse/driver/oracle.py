@@ -9,6 +9,7 @@ from tofuse.backends.backend_of import BACKENDS, MakeBackend, backend_of
 from tofuse.backends.target import Backend
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
+from tofuse.cost.target_costs import TargetCosts
 from tofuse.fusion.lowering_memo import LoweringMemo
 from tofuse.ir.graph import device_of
 from tofuse.ir.kernel import Kernel
@@ -39,6 +40,10 @@ class CostOracle:
     def evaluate(self, kernel: Kernel, device: str) -> Evaluation:
         """Return what a kernel costs on a device, or why it is rejected."""
         return self.backend(device).evaluate(kernel)
+
+    def costs_of(self, device: str) -> TargetCosts:
+        """Return what fusion must know of a device."""
+        return self.backend(device).costs
 
     def backend_of_region(self, region: Region) -> Backend:
         """Return the backend of the device on which a region runs."""

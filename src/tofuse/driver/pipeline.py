@@ -32,7 +32,7 @@ from tofuse.capture.pre_autograd.replace_functions import replace_functions
 from tofuse.capture.pre_autograd.sharded_dropout import sharded_dropout
 from tofuse.capture.pre_autograd.vectorize import vectorize
 from tofuse.config import Config
-from tofuse.cost.machine import SMALLEST_POOLED, Machine
+from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.cost.machine_source import assumed_machine, measured_machine
 from tofuse.cost.thresholds import PEAK_TOLERANCE
 from tofuse.driver.assign_executors import (
@@ -253,7 +253,7 @@ def compile_captured(
     record = compile_context.program
     record.has_fixed_bits.append(has_fixed_bits(captured.graph))
     if phase != "backward":
-        prediction = predict(captured, program, phase, oracle.machine)
+        prediction = predict(captured, program, phase, oracle)
         program = replace(program, prediction=prediction)
         record.predictions.append(prediction)
     generated = program.generated
@@ -279,12 +279,10 @@ def fuse(
     graph: Graph, limit: int | None, saved: frozenset[str], oracle: CostOracle, config: Config
 ) -> Partition:
     """Partition the graph into regions that hold at most `limit` bytes; warn of failed hints."""
-    evaluator = RegionEvaluator(oracle.evaluate, oracle.lowerings)
-    partition_graph = partial(
-        partition, machine=oracle.machine, fuel=config.fuel, exact=config.precision == "eager"
-    )
+    evaluator = RegionEvaluator(oracle.evaluate, oracle.costs_of, oracle.lowerings)
+    partition_graph = partial(partition, fuel=config.fuel, exact=config.precision == "eager")
     part = partition_within_memory_limit(
-        split_reductions(graph),
+        split_reductions(graph, oracle.costs_of),
         partition_graph,
         evaluator,
         None if limit is None else limit + PEAK_TOLERANCE,
@@ -304,7 +302,6 @@ def partition(
     splits: Collection[Split] = (),
     in_place_concats: bool = True,
     *,
-    machine: Machine,
     fuel: int | None = None,
     exact: bool = False,
 ) -> Partition:
@@ -315,12 +312,12 @@ def partition(
     """
 
     def form(graph: Graph, fuel: int | None) -> Partition:
-        return form_regions(graph, evaluator, machine, VIEW_PASSES, fuel, splits, exact)
+        return form_regions(graph, evaluator, VIEW_PASSES, fuel, splits, exact)
 
-    part = form(eliminate_concats(graph, in_place_concats), None)
+    part = form(eliminate_concats(graph, evaluator.costs_of, in_place_concats), None)
     rewritten = fold_epilogues(part)
     if in_place_concats:
-        rewritten = eliminate_stored_concats(rewritten, part)
+        rewritten = eliminate_stored_concats(rewritten, part, evaluator.costs_of)
     if rewritten is not part.graph or fuel is not None:
         part = form(rewritten, fuel)
     return part
@@ -347,7 +344,7 @@ def build_program(
     executors = executors_of(config)
     context = codegen_context(part, oracle, config)
     context = replace(context, mutations=frozenset(signature.mutations))
-    assigned = assign_library_calls(part, executors, machine)
+    assigned = assign_library_calls(part, executors, machine, oracle)
     requested, rejected = requested_kernels(part, choices, executors)
     generated, unschedulable = generate_kernels(requested, context)
     rejected |= unschedulable

@@ -10,19 +10,25 @@ from tofuse.capture.lower.convert import CapturedGraph
 from tofuse.cost.call_overhead import Prediction, predict_faster
 from tofuse.cost.machine import Machine
 from tofuse.driver.link import LinkedProgram
+from tofuse.driver.oracle import CostOracle
 from tofuse.ir.executor import LIBRARY
+from tofuse.ir.graph import Op, device_of
 from tofuse.torch_internals.operators import OpOverload, schema_of
 
 
 def predict(
-    captured: CapturedGraph, program: LinkedProgram, phase: str, machine: Machine
+    captured: CapturedGraph, program: LinkedProgram, phase: str, oracle: CostOracle
 ) -> Prediction:
     """Predict whether a program is faster than eager, which runs the captured graph."""
     library = [a for r, a in program.assigned.items() if r.library]
     products = sum(a.name != LIBRARY for a in library)
     own_us = sum(a.us for a in program.assigned.values())
     kernels = len(program.generated)
-    prediction = predict_faster(captured.graph, kernels, products, own_us, machine, phase)
+
+    def machine_of(op: Op) -> Machine:
+        return oracle.costs_of(device_of([op])).machine
+
+    prediction = predict_faster(captured.graph, kernels, products, own_us, machine_of, phase)
     return replace(prediction, pure=_is_pure(captured))
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tofuse.analysis.alias import MemRef, is_view, view_memref
+from tofuse.cost.target_costs import CostsOf
 from tofuse.cost.thresholds import LONG_ROW, MIN_SPLIT_RATIO
 from tofuse.ir.dims import Dim, product, size_hint, stride_order
 from tofuse.ir.graph import Attr, Graph, Names, Op, Value
@@ -21,10 +22,11 @@ from tofuse.ops.result_types import make_op
 from tofuse.ops.table import OPS, Pattern
 
 SPLITTABLE_REDUCTIONS = frozenset({"sum", "prod", "amax", "amin", "any", "all"})
+SPLITTABLE = SPLITTABLE_REDUCTIONS | {"broadcast"}
 Strides = tuple[Dim, ...]
 
 
-def split_reductions(graph: Graph) -> Graph:
+def split_reductions(graph: Graph, costs_of: CostsOf) -> Graph:
     """Split reductions and broadcasts of short rows whose next dimension continues them."""
     loop_strides = _loop_strides(graph)
     users = graph.users()
@@ -33,9 +35,11 @@ def split_reductions(graph: Graph) -> Graph:
     broadcasts: dict[_Broadcast, Value] = {}
     for op in graph.ops:
         steps = None
-        if op.kind in SPLITTABLE_REDUCTIONS and op.result.type.device == "cpu":
+        if op.kind not in SPLITTABLE or not costs_of(op.result.type.device).splits_reductions:
+            pass
+        elif op.kind in SPLITTABLE_REDUCTIONS:
             steps = _split_reduction(op, loop_strides, names)
-        elif op.kind == "broadcast" and op.result.type.device == "cpu":
+        else:
             readers = [r for r in users.get(op.result, ()) if _is_elementwise(r)]
             steps = _split_broadcast(op, readers, loop_strides, names, broadcasts)
         ops += [op] if steps is None else steps

@@ -18,7 +18,6 @@ from tests.support.kernels import Buffers, kernel, random_buffers, run_interpret
 from tests.support.numbers import TORCH_DTYPES, sizes_of
 from tests.support.partition_runner import run_partition
 from tests.support.tile_runner import run_tile_group, run_tiles
-from tofuse.cost.machine import Machine
 from tofuse.driver.pipeline import partition, run_graph_passes
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph import show_graph
@@ -164,7 +163,7 @@ def test_random_graphs(data: st.DataObject):
     )
     inputs = random_inputs(graph, sizes, data.draw(st.integers(0, 3)))
     want = outputs(graph, inputs, sizes)
-    part = partition(graph, rejecting(reject), machine=Machine(), exact=True)
+    part = partition(graph, rejecting(reject), exact=True)
     for a, b in zip(run_partition(part, inputs, sizes, run), want, strict=True):
         assert_close(a, b, repr(part))
 

@@ -9,7 +9,6 @@ import tofuse
 from tests.support.eager import assert_as_eager
 from tests.support.evaluators import rejecting
 from tofuse.analysis.alias import is_eliminated_concat
-from tofuse.cost.machine import Machine
 from tofuse.driver.pipeline import partition
 from tofuse.fusion.region_liveness import peak_bytes, unfused_peak
 from tofuse.ir.parse_graph import parse_graph
@@ -190,7 +189,7 @@ LONG_CONCAT = parse_graph(
 
 
 def test_memory_of_an_eliminated_concat_counts_once():
-    part = partition(LONG_CONCAT, rejecting(), machine=Machine())
+    part = partition(LONG_CONCAT, rejecting())
     (cat,) = [op for op in part.graph.ops if is_eliminated_concat(op)]
     slices = part.aliases.slices
     assert [slices[p].offset for p in cat.inputs] == [32 * k for k in range(8)]

@@ -16,7 +16,6 @@ from tests.support.vector_graphs import (
     make_partition,
 )
 from tofuse.config import make_config
-from tofuse.cost.machine import Machine
 from tofuse.driver.compile import compile_reporting
 from tofuse.driver.pipeline import partition
 from tofuse.fusion.partition.memory_limit import partition_within_memory_limit
@@ -37,8 +36,10 @@ SIBLINGS = make_graph(
 
 def within_limit(graph, limit):
     oracles = rejecting()
-    make = partial(partition, machine=Machine())
-    return partition_within_memory_limit(split_reductions(graph), make, oracles, limit)
+    make = partial(partition)
+    return partition_within_memory_limit(
+        split_reductions(graph, oracles.costs_of), make, oracles, limit
+    )
 
 
 def test_kernels_over_the_limit_are_split():

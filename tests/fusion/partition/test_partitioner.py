@@ -70,11 +70,11 @@ def test_elementwise_extensions_are_not_evaluated(returned, kernels):
         return oracle.evaluate(kernel, "cpu").rejection
 
     evaluator = rejecting(reject)
-    part = partition(graph, evaluator, machine=Machine())
+    part = partition(graph, evaluator)
     assert [len([op for op in r.ops if op.kind != "broadcast"]) for r in part.regions] == kernels
     assert len(evaluations) < 10
     before = len(evaluations)
-    partition(graph, evaluator, machine=Machine())
+    partition(graph, evaluator)
     assert len(evaluations) == before
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from tofuse.analysis.alias import MemRef
 from tofuse.backends.cpu.gemm import load_product
@@ -24,7 +25,14 @@ from tofuse.backends.target import (
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
 from tofuse.cost.nest_cost import nest_cost, recompute_rejection
-from tofuse.cost.thresholds import MAX_GROUPED_WORKSPACE, MAX_SCHEDULES, TIMING_S
+from tofuse.cost.target_costs import TargetCosts
+from tofuse.cost.thresholds import (
+    MAX_GROUPED_WORKSPACE,
+    MAX_OPERANDS,
+    MAX_SCHEDULES,
+    SPLIT_THRESHOLD,
+    TIMING_S,
+)
 from tofuse.cost.traffic import traffic_us
 from tofuse.errors import CompileError
 from tofuse.ir.dims import Dim, size_hint, symbol
@@ -32,7 +40,7 @@ from tofuse.ir.executor import KERNELS
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.nest import Nest
-from tofuse.ir.region import Reason, Region
+from tofuse.ir.region import Reason, Region, Rule
 from tofuse.ir.schedule import Schedule, ScheduledKernel, Target
 from tofuse.runtime.kernel_code import kernel_code
 from tofuse.runtime.launch import Launcher
@@ -72,6 +80,21 @@ class CpuBackend:
 
     executor = KERNELS
     contracts_products = False
+
+    @cached_property
+    def costs(self) -> TargetCosts:
+        return TargetCosts(
+            self.machine,
+            max_concat_operands=MAX_OPERANDS,
+            eliminates_concats=True,
+            splits_reductions=True,
+            merges_equal_loops=True,
+            split_threshold=SPLIT_THRESHOLD,
+            separate_rule=Rule.SHORT_ROWS,
+        )
+
+    def call_machine(self, measured: Machine) -> Machine:
+        return measured
 
     def evaluate(self, kernel: Kernel) -> Evaluation:
         return self.evaluated_kernel(kernel).evaluation

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 
 from tofuse.analysis.alias import MemRef
+from tofuse.backends.cuda.call_costs import CALL_COSTS
 from tofuse.backends.cuda.load_group import load_groups
 from tofuse.backends.cuda.load_tiles import compile_programs, group_limit, triton_module
 from tofuse.backends.cuda.prune_tilings import prune_tilings
@@ -32,14 +33,15 @@ from tofuse.backends.triton.load import triton_version
 from tofuse.cost.gpu_machine import GpuMachine, gpu_machine
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
-from tofuse.cost.thresholds import GPU_TIMING_S
+from tofuse.cost.target_costs import TargetCosts
+from tofuse.cost.thresholds import FEW_OPERANDS, GPU_SPLIT_THRESHOLD, GPU_TIMING_S
 from tofuse.cost.tile_cost import gpu_cost, tile_program_us
 from tofuse.errors import CompileError
 from tofuse.ir.dims import Dim
 from tofuse.ir.executor import TRITON
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.region import Reason, Region
+from tofuse.ir.region import Reason, Region, Rule
 from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ir.tile import GpuTarget, TileNest, TileProgram, TilingChoice
 from tofuse.runtime.cuda import CudaLauncher, capability, device_index, device_name
@@ -86,6 +88,21 @@ class CudaBackend:
     def machine(self) -> GpuMachine:
         """The costs of the GPU."""
         return gpu_machine(device_name(self.device), *capability(self.device))
+
+    @property
+    def costs(self) -> TargetCosts:
+        return TargetCosts(
+            CALL_COSTS,
+            max_concat_operands=FEW_OPERANDS,
+            eliminates_concats=False,
+            splits_reductions=False,
+            merges_equal_loops=False,
+            split_threshold=GPU_SPLIT_THRESHOLD,
+            separate_rule=Rule.SLOWER_KERNEL,
+        )
+
+    def call_machine(self, measured: Machine) -> Machine:
+        return CALL_COSTS
 
     def evaluate(self, kernel: Kernel) -> Evaluation:
         if kernel not in self.evaluated:

@@ -20,7 +20,8 @@ from tofuse.analysis.alias import (
     operand_slice,
     view_memref,
 )
-from tofuse.cost.thresholds import FEW_OPERANDS, MAX_OPERANDS, MIN_RUN_BYTES
+from tofuse.cost.target_costs import CostsOf
+from tofuse.cost.thresholds import FEW_OPERANDS, MIN_RUN_BYTES
 from tofuse.ir.call_arguments import CallArguments, OperandRef
 from tofuse.ir.dims import Dim, equal_strides, size_hint
 from tofuse.ir.graph import Attr, Graph, Names, Op, Value
@@ -31,7 +32,7 @@ from tofuse.ops.result_types import make_op
 CAT = "aten.cat.default"
 
 
-def eliminate_concats(graph: Graph, enabled: bool = True) -> Graph:
+def eliminate_concats(graph: Graph, costs_of: CostsOf, enabled: bool = True) -> Graph:
     """Eliminate concats of more than six operands where that is possible and pays off.
 
     Other concats with too many operands for a kernel become library calls.
@@ -39,10 +40,10 @@ def eliminate_concats(graph: Graph, enabled: bool = True) -> Graph:
     long = [op for op in graph.ops if op.kind == "cat" and len(op.inputs) > FEW_OPERANDS]
     if not long:
         return graph
-    return _Elimination(graph, frozenset(long if enabled else ())).run()
+    return _Elimination(graph, costs_of, frozenset(long if enabled else ())).run()
 
 
-def eliminate_stored_concats(graph: Graph, part: Partition) -> Graph:
+def eliminate_stored_concats(graph: Graph, part: Partition, costs_of: CostsOf) -> Graph:
     """Eliminate concats in kernels that read operands which other kernels store.
 
     A concat that is itself stored needs one such operand; of any other, all must be such.
@@ -59,7 +60,7 @@ def eliminate_stored_concats(graph: Graph, part: Partition) -> Graph:
     stored = frozenset(op for op in concats if op.result in region_of[op].outputs)
     stored_operands = {op: [is_stored_elsewhere(v, op) for v in op.inputs] for op in concats}
     found = [op for op in concats if (any if op in stored else all)(stored_operands[op])]
-    return _Elimination(graph, frozenset(found), stored).run() if found else graph
+    return _Elimination(graph, costs_of, frozenset(found), stored).run() if found else graph
 
 
 def library_call_rule(op: Op) -> Reason:
@@ -80,9 +81,14 @@ class _Elimination:
     """
 
     def __init__(
-        self, graph: Graph, concats: frozenset[Op], stored: frozenset[Op] | None = None
+        self,
+        graph: Graph,
+        costs_of: CostsOf,
+        concats: frozenset[Op],
+        stored: frozenset[Op] | None = None,
     ) -> None:
         self.graph, self.concats, self.stored = graph, concats, stored
+        self.costs_of = costs_of
         self.aliases, self.names = AliasAnalysis(graph), Names(graph)
         self.producers, self.users = graph.producers(), graph.users()
         self.in_place = set(self.aliases.slices)  # values in a slice of some concat
@@ -91,7 +97,7 @@ class _Elimination:
         graph, ops = self.graph, list[Op]()
         for op in graph.ops:
             eliminated = self._eliminate(op) if op in self.concats else None
-            ops += eliminated or [_library_concat(op) if _is_too_long(op) else op]
+            ops += eliminated or [_library_concat(op) if self._is_too_long(op) else op]
         return graph if ops == list(graph.ops) else replace(graph, ops=tuple(ops))
 
     def _eliminate(self, concat: Op) -> list[Op] | None:
@@ -99,7 +105,8 @@ class _Elimination:
 
         None if the concat is not eliminated.
         """
-        if not _is_eliminable(concat, on_gpu=self.stored is not None):
+        costs = self.costs_of(concat.result.type.device)
+        if (self.stored is None and not costs.eliminates_concats) or not _is_eliminable(concat):
             return None
         call = _library_concat(concat)
         start: Dim = 0
@@ -123,6 +130,11 @@ class _Elimination:
         )
         marked = replace(call, operands=operands, attrs=(*call.attrs, (ELIMINATED, True)))
         return [*copies.values(), marked]
+
+    def _is_too_long(self, op: Op) -> bool:
+        """Whether an op is a concat of more operands than a kernel takes."""
+        limit = self.costs_of(op.result.type.device).max_concat_operands
+        return op.kind == "cat" and len(op.inputs) > limit
 
     def _can_be_in_place(self, root: Value, strides: tuple[Dim, ...]) -> bool:
         """Whether a kernel makes a value that may have these strides in the concat's memory.
@@ -154,13 +166,6 @@ class _Elimination:
         return make_op("convert", (v,), {"dtype": v.dtype}, name=name, like=concat)
 
 
-def _is_too_long(op: Op) -> bool:
-    """Whether an op is a concat of more operands than a kernel takes."""
-    if op.kind != "cat":
-        return False
-    return len(op.inputs) > (MAX_OPERANDS if op.result.type.device == "cpu" else FEW_OPERANDS)
-
-
 def _library_concat(concat: Op) -> Op:
     """Return a call of PyTorch's own operator for a concat."""
     operands = tuple(OperandRef(k) for k in range(len(concat.inputs)))
@@ -170,11 +175,10 @@ def _library_concat(concat: Op) -> Op:
     return replace(call, results=concat.results)
 
 
-def _is_eliminable(concat: Op, on_gpu: bool) -> bool:
-    """Whether slices of a concat may be written in place; `on_gpu`: on a GPU, too."""
+def _is_eliminable(concat: Op) -> bool:
+    """Whether slices of a concat may be written in place."""
     v = concat.result
-    on_device = on_gpu or v.type.device == "cpu"
-    if not on_device or v.dtype is DType.OTHER or size_hint(v.type.numel) <= 0:
+    if v.dtype is DType.OTHER or size_hint(v.type.numel) <= 0:
         return False
     return _has_dense_strides(v, v.layout) and _has_long_runs(concat)
 

@@ -194,12 +194,14 @@ class Growth:
         rejection, together = self._evaluate(self.groups.merged_ops(a, b))
         if not is_inefficient(together) or fusion_requested(producer, consumer):
             return rejection
-        siblings, device = not shared.intersection(producer.results), consumer.result.type.device
-        if device == "cpu" and not siblings and not loop_structure_changes(a.ops, b.ops):
+        siblings = not shared.intersection(producer.results)
+        costs = self.legality.evaluator.costs_of(consumer.result.type.device)
+        loops_differ = siblings or loop_structure_changes(a.ops, b.ops)
+        if costs.merges_equal_loops and not loops_differ:
             return rejection
         self.cost_sensitive |= {a, b}
         cost_a, cost_b = (self._evaluate(g.ops).cost for g in (a, b))
-        return merge_too_costly(together, (cost_a, cost_b), device)
+        return merge_too_costly(together, (cost_a, cost_b), costs)
 
     def _extends_kernel(self, consumer: Op, a: Group, b: Group) -> bool:
         """Whether group `b` is one op that adds no loops to kernel `a`: no evaluation is needed."""

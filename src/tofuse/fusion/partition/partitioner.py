@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tofuse.analysis.alias import AliasAnalysis, MemRef
-from tofuse.cost.machine import Machine
 from tofuse.cost.thresholds import MAX_SIBLINGS, MIN_SHARED_ELEMENTS
 from tofuse.fusion.partition.graph_index import GraphIndex, index_graph
 from tofuse.fusion.partition.groups import Group
@@ -26,7 +25,6 @@ ViewPass = Callable[[Graph, Mapping[Value, MemRef]], Graph]
 def form_regions(
     graph: Graph,
     evaluator: RegionEvaluator,
-    machine: Machine,
     view_passes: Sequence[ViewPass],
     fuel: int | None = None,
     splits: Collection[Split] = (),
@@ -46,7 +44,7 @@ def form_regions(
     if fuel is not None:
         growth.undo_merges(fuel)
     groups = growth.groups.topological_order()
-    verdicts = edge_verdicts(growth, machine)
+    verdicts = edge_verdicts(growth)
     return Partition(
         graph,
         tuple(_region(index, g, k) for k, g in enumerate(groups)),

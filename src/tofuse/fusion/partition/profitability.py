@@ -6,15 +6,11 @@ from collections.abc import Sequence
 from typing import TypeGuard
 
 from tofuse.cost.kernel_cost import Cost
-from tofuse.cost.thresholds import (
-    GPU_SPLIT_THRESHOLD,
-    INEFFICIENCY,
-    NEGLIGIBLE_US,
-    SPLIT_THRESHOLD,
-)
+from tofuse.cost.target_costs import TargetCosts
+from tofuse.cost.thresholds import INEFFICIENCY, NEGLIGIBLE_US
 from tofuse.ir.dims import size_hint, stride_order
 from tofuse.ir.graph import Op
-from tofuse.ir.region import Reason, Rule
+from tofuse.ir.region import Reason
 
 
 def is_inefficient(cost: Cost | None) -> TypeGuard[Cost]:
@@ -42,13 +38,12 @@ def _element_count(op: Op) -> int:
 
 
 def merge_too_costly(
-    together: Cost | None, separate: tuple[Cost | None, Cost | None], device: str
+    together: Cost | None, separate: tuple[Cost | None, Cost | None], costs: TargetCosts
 ) -> Reason | None:
-    """Return why two kernels on a device stay separate; None if one kernel is as good."""
+    """Return why two kernels of a target stay separate; None if one kernel is as good."""
     a, b = separate
-    rule, threshold = Rule.SHORT_ROWS, SPLIT_THRESHOLD
-    if device != "cpu":
-        rule, threshold = Rule.SLOWER_KERNEL, GPU_SPLIT_THRESHOLD
-    if together is None or a is None or b is None or a.us + b.us >= threshold * together.us:
+    if together is None or a is None or b is None:
         return None
-    return rule(f"{together.us:.0f}", f"{a.us + b.us:.0f}")
+    if a.us + b.us >= costs.split_threshold * together.us:
+        return None
+    return costs.separate_rule(f"{together.us:.0f}", f"{a.us + b.us:.0f}")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tofuse.cost.kernel_cost import Evaluation
+from tofuse.cost.target_costs import CostsOf
 from tofuse.cost.thresholds import MAX_BUFFERS
 from tofuse.fusion.lower.axes import LoweringError
 from tofuse.fusion.lowering_memo import LoweringMemo
@@ -26,6 +27,7 @@ class RegionEvaluator:
     """
 
     evaluate_kernel: EvaluateKernel
+    costs_of: CostsOf
     lowerings: LoweringMemo = field(default_factory=LoweringMemo)
     ignore_cost: bool = False
     evaluations: dict[Kernel, Evaluation] = field(default_factory=dict)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tofuse.cost.machine import Machine, machine_on
 from tofuse.cost.traffic import traffic_us
 from tofuse.fusion.partition.grow import Growth
 from tofuse.ir.dims import size_hint
@@ -19,9 +18,9 @@ FUSED_RULES = {
 }  # by the consumer; of others: SAME_LOOPS
 
 
-def edge_verdicts(growth: Growth, machine: Machine) -> dict[tuple[Op, Op], Verdict]:
+def edge_verdicts(growth: Growth) -> dict[tuple[Op, Op], Verdict]:
     """Return a verdict for every edge of the graph."""
-    return {edge: _edge_verdict(growth, machine, *edge) for edge in growth.index.edges()}
+    return {edge: _edge_verdict(growth, *edge) for edge in growth.index.edges()}
 
 
 def sibling_verdict(a: Op, b: Op) -> Verdict:
@@ -41,7 +40,7 @@ def rejected_hints(growth: Growth, verdicts: dict[tuple[Op, Op], Verdict]) -> tu
     )
 
 
-def _edge_verdict(growth: Growth, machine: Machine, producer: Op, consumer: Op) -> Verdict:
+def _edge_verdict(growth: Growth, producer: Op, consumer: Op) -> Verdict:
     index, group_of = growth.index, growth.groups.group_of
     consumer_name = consumer.results[0].name if consumer.results else consumer.kind
     names = producer.results[0].name, consumer_name
@@ -59,6 +58,6 @@ def _edge_verdict(growth: Growth, machine: Machine, producer: Op, consumer: Op) 
     accesses = 2 if consumer is inside[0] and not is_stored else 1
     nbytes = size_hint(result.type.nbytes) * accesses
     rule = FUSED_RULES.get(OPS[consumer.kind].pattern, Rule.SAME_LOOPS)
-    device_machine = machine_on(result.type.device, machine)
-    saved_us = traffic_us(device_machine, nbytes) + device_machine.launch_us
+    machine = growth.legality.evaluator.costs_of(result.type.device).machine
+    saved_us = traffic_us(machine, nbytes) + machine.launch_us
     return Verdict(*names, True, rule(), nbytes, 1, 0.0, saved_us, consumer.loc, requested)

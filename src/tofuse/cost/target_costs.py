@@ -1,0 +1,34 @@
+"""What fusion must know of a target: the costs of calls, and what its kernels do well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tofuse.cost.machine import Machine
+from tofuse.ir.region import Rule
+
+
+@dataclass(frozen=True)
+class TargetCosts:
+    """Numbers and rules by which fusion decides for a target.
+
+    - `machine`: of PyTorch's calls, and of transfers.
+    - `max_concat_operands`: of a concat that a kernel computes.
+    - `eliminates_concats`: producers may write into a concat that no kernel would store otherwise.
+    - `splits_reductions`: a reduction over channels and places is faster in two steps.
+    - `merges_equal_loops`: kernels whose loops agree are merged, whatever the cost.
+    - `split_threshold`: two kernels stay separate if they take less than this part of the time of
+      one, for the reason `separate_rule`.
+    """
+
+    machine: Machine
+    max_concat_operands: int
+    eliminates_concats: bool
+    splits_reductions: bool
+    merges_equal_loops: bool
+    split_threshold: float
+    separate_rule: Rule
+
+
+CostsOf = Callable[[str], TargetCosts]  # of a device
