@@ -21,6 +21,7 @@ from tofuse.backends.target import (
     LaunchGroup,
     Linking,
     LoadedProduct,
+    Recorder,
     TimedCall,
 )
 from tofuse.cost.kernel_cost import Evaluation
@@ -28,9 +29,10 @@ from tofuse.cost.machine import Machine
 from tofuse.cost.target_costs import TargetCosts
 from tofuse.errors import CompileError, ParseError
 from tofuse.ir.dims import Dim, evaluate, symbol
-from tofuse.ir.graph import Value
+from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import AffineExpr, Gather, Kernel, Load, Store
 from tofuse.ir.parse_kernel import parse_kernel
+from tofuse.ir.plan import Plan
 from tofuse.ir.region import Reason, Region, Rule
 from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ops.reference import TO_TORCH
@@ -137,6 +139,9 @@ class InterpretedBackend:
         self, groups: Mapping[int, GroupedCalls], exact: bool, threads: int
     ) -> dict[int, LaunchGroup]:
         return {}
+
+    def recorder(self, graph: Graph, plan: Plan) -> Recorder | None:
+        return None
 
     def load_product(
         self, region: Region, storage: Mapping[Value, MemRef], machine: Machine, linking: Linking

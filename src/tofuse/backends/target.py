@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tofuse.analysis.alias import MemRef
 from tofuse.backends.code_library import CodeLibrary
@@ -15,15 +15,23 @@ from tofuse.cost.machine import Machine
 from tofuse.cost.target_costs import TargetCosts
 from tofuse.errors import CompileError
 from tofuse.ir.dims import Dim
-from tofuse.ir.graph import Value
+from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.plan import Plan
 from tofuse.ir.region import Reason, Region
 from tofuse.ir.schedule import ScheduledKernel
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ChosenSchedule = Hashable  # in the backend's own terms; None: its heuristics choose
 AliasPairs = tuple[tuple[int, int], ...]  # positions (read, written) of buffers
 LaunchGroup = Callable[..., None]  # takes the words of all launches
 TimedCall = Callable[[], object]
+Program = Callable[[list[object]], "list[Tensor]"]  # takes the flat arguments in a list
+LoadProgram = Callable[[Mapping[str, Callable[..., object]]], Program]  # with functions of a plan
+# from a program, its plan, and how many of the plan's parameters are constants
+Recorder = Callable[[LoadProgram, Plan, int], Program]
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +147,9 @@ class Backend(Protocol):
         self, groups: Mapping[int, GroupedCalls], exact: bool, threads: int
     ) -> dict[int, LaunchGroup]:
         """Return what launches each group; the runtime launches the groups that are left out."""
+
+    def recorder(self, graph: Graph, plan: Plan) -> Recorder | None:
+        """Return what lets a program replay its recorded launches; None if it cannot."""
 
     def load_product(
         self, region: Region, storage: Mapping[Value, MemRef], machine: Machine, linking: Linking

@@ -201,6 +201,7 @@ MAX_GROUPED_CALLS = 256  # of a GPU kernel in one launch, which compiles in 2 s:
 MAX_GROUPED_WORKSPACE = 1 << 16  # bytes a thread; more is launched alone: not measured
 MIN_GAIN = 0.03  # of the default's time that another candidate saves: not measured
 TIMING_S = 0.05  # of timing per candidate: not measured
+MIN_LAUNCHES = 2  # of a recorded CUDA graph; one takes as long as a replay: not measured
 GPU_TIMING_S = 0.25  # of timing all candidates of a GPU kernel: not measured
 MAX_TILINGS = 12  # of a GPU kernel, compiled beside the heuristics' choice: not measured
 MAX_POINTS_RATIO = 16  # of a kernel's largest launch to one that autotuning varies: not measured

@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 from tofuse.backends.backend_of import backend_of
 from tofuse.backends.llvm.load import host_target
 from tofuse.cache.store import store_of
-from tofuse.capture.fx.devices import SUPPORTED_DEVICES
+from tofuse.capture.fx.devices import is_supported
 from tofuse.cost.machine_source import assumed_machine
 from tofuse.cost.thresholds import TIMING_S
 from tofuse.driver.choice import ATEN, Choice, choose
@@ -37,7 +37,7 @@ def fastest_program(
     target = host_target(thread_count())
     machine = assumed_machine(target, config)
     devices = {f"{a.device}": a.device for a in args if isinstance(a, torch.Tensor)}
-    known = sorted(name for name, d in devices.items() if d.type in SUPPORTED_DEVICES)
+    known = sorted(name for name, d in devices.items() if is_supported(d))
     backends = [backend_of(name, target, machine) for name in known]
     for obstacle in (b.timing_obstacle() for b in backends):
         if obstacle is not None:

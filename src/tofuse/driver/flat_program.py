@@ -16,6 +16,7 @@ from torch.export.graph_signature import (
 )
 from torch.fx import GraphModule, Node
 
+from tofuse.capture.fx.devices import on_host
 from tofuse.driver.size_one import Arguments
 from tofuse.errors import UnsupportedError
 from tofuse.runtime.program_file import (
@@ -140,7 +141,7 @@ def _state_tensor(
     name = str(spec.target)
     tensor = exported.state_dict.get(name)
     tensor = exported.constants[name] if tensor is None else tensor
-    if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cpu":
+    if not isinstance(tensor, torch.Tensor) or not on_host(tensor):
         raise UnsupportedError(f"{name} is no tensor on the CPU: only CPU programs have a file")
     key = next((key for key, t in tensors.items() if t is tensor), name)
     is_constant = spec.kind is InputKind.CONSTANT_TENSOR

@@ -10,7 +10,7 @@ from tofuse.backends.aten.run_ops import checked_executor_callable, eager_region
 from tofuse.backends.code_library import CodeLibrary
 from tofuse.backends.launcher import KernelLauncher
 from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
-from tofuse.backends.target import LaunchGroup
+from tofuse.backends.target import LaunchGroup, Recorder
 from tofuse.cache.artifact import Artifact
 from tofuse.cache.store import store_of
 from tofuse.config import GRAPH_MODES, Config
@@ -18,7 +18,6 @@ from tofuse.cost.call_overhead import COMPILED_IS_FASTER, Prediction
 from tofuse.driver.assign_executors import Assignment
 from tofuse.driver.codegen import CodegenContext, GeneratedKernel
 from tofuse.driver.load_kernels import LoadedKernels
-from tofuse.driver.record_graph import graph_replay
 from tofuse.driver.verify_kernels import VerifiedKernel
 from tofuse.ir.plan import Call, Plan
 from tofuse.ir.region import Region
@@ -40,7 +39,7 @@ class LinkedProgram:
     constants: Sequence[Tensor]
     library: CodeLibrary
     config: Config
-    gpu: str | None  # on which all of it runs, if it can be recorded as a CUDA graph
+    recorder: Recorder | None  # if a graph of its launches can be recorded
     generated: Sequence[GeneratedKernel]
     assigned: Mapping[Region, Assignment]
     notes: Sequence[str]
@@ -56,9 +55,9 @@ class LinkedProgram:
             arguments = self.plan, self.launchers, driver, self.constants, callables
             return load_plan(*arguments, clock, code, self.gpu_groups)
 
-        if clock is not None or self.gpu is None or self.config.mode not in GRAPH_MODES:
+        if clock is not None or self.recorder is None or self.config.mode not in GRAPH_MODES:
             return load_with({})
-        return graph_replay(load_with, self.plan, self.gpu, len(self.constants))
+        return self.recorder(load_with, self.plan, len(self.constants))
 
     @cached_property
     def code(self) -> PlanCode:

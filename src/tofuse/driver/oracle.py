@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tofuse.backends.backend_of import BACKENDS, MakeBackend, backend_of
-from tofuse.backends.target import Backend
+from tofuse.backends.target import Backend, Recorder
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
 from tofuse.cost.target_costs import TargetCosts
 from tofuse.fusion.lowering_memo import LoweringMemo
-from tofuse.ir.graph import device_of
+from tofuse.ir.graph import Graph, device_of
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.plan import Plan
 from tofuse.ir.region import Region
 from tofuse.ir.schedule import Target
 
@@ -44,6 +45,12 @@ class CostOracle:
     def costs_of(self, device: str) -> TargetCosts:
         """Return what fusion must know of a device."""
         return self.backend(device).costs
+
+    def recorder(self, graph: Graph, plan: Plan) -> Recorder | None:
+        """Return what lets a program replay its recorded launches; None if it cannot."""
+        devices = dict.fromkeys(v.type.device for v in graph.values())
+        found = (self.backend(device).recorder(graph, plan) for device in devices)
+        return next((recorder for recorder in found if recorder is not None), None)
 
     def backend_of_region(self, region: Region) -> Backend:
         """Return the backend of the device on which a region runs."""

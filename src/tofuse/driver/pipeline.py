@@ -55,7 +55,6 @@ from tofuse.driver.link import (
 from tofuse.driver.load_kernels import linking_of, load_groups, load_kernels
 from tofuse.driver.oracle import CostOracle
 from tofuse.driver.predict import predict
-from tofuse.driver.record_graph import recordable_device
 from tofuse.driver.tune_partition import TunedPartition, tune_partition
 from tofuse.errors import TofuseWarning
 from tofuse.executors import executors_of
@@ -378,7 +377,7 @@ def build_program(
         constants,
         library,
         config,
-        recordable_device(part.graph, plan),
+        oracle.recorder(part.graph, plan),
         running,
         assigned,
         notes,

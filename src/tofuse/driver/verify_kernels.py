@@ -215,7 +215,7 @@ def save_inputs(inputs: Inputs, folder: Path, name: str) -> str:
 def _empty_result(v: Value, strides: Sequence[Dim], sizes: Sizes) -> Tensor:
     shape = [evaluate(d, sizes) for d in v.shape]
     layout = [evaluate(s, sizes) for s in strides]
-    if v.type.device != "cpu":
+    if not v.type.on_host:
         return empty_on(v.type.device)(tuple(shape), tuple(layout), TO_TORCH[v.dtype])
     return torch.empty_strided(shape, layout, dtype=TO_TORCH[v.dtype])
 

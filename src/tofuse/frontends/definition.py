@@ -29,7 +29,7 @@ from tofuse.frontends.ops_slice import SLICE
 from tofuse.ir.dims import strides_in
 from tofuse.ir.graph import Loc, Value
 from tofuse.ir.size_expression import ArgumentSize
-from tofuse.ir.types import TensorType
+from tofuse.ir.types import HOST, TensorType
 
 Constant = Union[bool, int, float, complex]  # noqa: UP007  (evaluated at run time)
 
@@ -210,7 +210,7 @@ def _tensor(low: Lowering, s: DefineTensor) -> Node:
         strides = layout.strides(
             shape, lambda d: low.symbol(f"i{k}s{d}", ArgumentSize("stride", k, d))
         )
-    device = "cpu" if s.is_cpu else low.device
+    device = HOST if s.is_cpu else low.device
     value = Value(TensorType(shape, s.dtype.ir, device), repr(s.result), strides)
     packed = s.dtype is DataType.Float4_e2m1fn_x2
     node = Node(value, DataType.Float4_e2m1fn if packed else s.dtype)

@@ -8,7 +8,7 @@ from typing import Union, cast
 
 import torch
 
-from tofuse.capture.fx.devices import SUPPORTED_DEVICES
+from tofuse.capture.fx.devices import is_supported
 from tofuse.capture.lower.convert import CapturedGraph
 from tofuse.config import Config
 from tofuse.driver.context import make_context
@@ -28,6 +28,7 @@ from tofuse.frontends.lowering import Lowering
 from tofuse.ir.dims import Dim, SymDim, evaluate, size_hint, symbol
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.size_expression import ArgumentSize, SizeSource
+from tofuse.ir.types import HOST, is_host
 from tofuse.ops.reference import argument_size, bind_symbols
 from tofuse.report.model import GraphReport
 from tofuse.runtime.execute import CompiledPlan
@@ -169,9 +170,9 @@ class DefinitionExecutor:
     def _compile(self, flat: Sequence[PlanArgument], key: VariantKey) -> Variant:
         layouts = tuple(stride_pattern(x) if isinstance(x, torch.Tensor) else None for x in flat)
         devices = [str(x.device) for x in flat if isinstance(x, torch.Tensor)]
-        default = str(key[0] or next(iter(devices), "cpu"))
-        device = next((d for d in devices if d != "cpu"), default)  # 0-d inputs may be on the CPU
-        if torch.device(device).type not in SUPPORTED_DEVICES:
+        default = str(key[0] or next(iter(devices), HOST))
+        device = next((d for d in devices if not is_host(d)), default)
+        if not is_supported(torch.device(device)):
             raise UnsupportedError(f"{self.name}: tofuse generates no kernels for {device}")
         while True:
             fixed = self._static_sizes(flat)

@@ -8,6 +8,7 @@ from typing import Union
 
 import torch
 
+from tofuse.capture.fx.devices import on_host
 from tofuse.errors import DefinitionError
 from tofuse.frontends.definition import DefineScalar, DefineTensor, DefineVector, Statement
 from tofuse.frontends.input_layouts import first_noncontiguous_dim
@@ -79,7 +80,7 @@ def _tensor(spec: DefineTensor, k: int, x: Input) -> torch.Tensor:
         raise _input_error(spec, k, "is not a plain dense tensor")
     if x.dim() != len(spec.shape):
         raise _input_error(spec, k, f"has {x.dim()} dimensions, not {len(spec.shape)}")
-    if spec.is_cpu and x.device.type != "cpu":
+    if spec.is_cpu and not on_host(x):
         raise _input_error(spec, k, f"is on {x.device}, but declared with is_cpu=True")
     for d, extent in enumerate(spec.shape):
         if extent not in (-1, x.shape[d]):

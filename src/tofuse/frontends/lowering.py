@@ -35,7 +35,7 @@ from tofuse.ir.size_expression import (
     apply_function,
     size_symbols,
 )
-from tofuse.ir.types import DType, TensorType
+from tofuse.ir.types import HOST, DType, TensorType, is_host
 from tofuse.ops.reference import from_torch_dtype
 
 SEED = "tofuse.seed.default"
@@ -70,7 +70,7 @@ class Lowering:
 
     static_sizes: Mapping[str, int] = field(default_factory=dict)
     stride_patterns: Sequence[StridePattern | None] = ()
-    device: str = "cpu"
+    device: str = HOST
     equalities: tuple[SizeEquality, ...] = ()
     builder: Builder = field(default_factory=lambda: Builder(SymbolicSizes()))
     arguments: list[Item] = field(default_factory=list)
@@ -235,7 +235,7 @@ class Lowering:
 
     def draw_seed(self) -> Node:
         """Append a call that draws two words from the default generator of the device."""
-        args = () if self.device == "cpu" else (torch.device(self.device),)
+        args = () if is_host(self.device) else (torch.device(self.device),)
         return self.call(SEED, args, (2,), DataType.Int)
 
     def call_results(
@@ -278,7 +278,7 @@ class Lowering:
     ) -> tuple[Value, ...]:
         operands, arguments = call_arguments(args, keyword)
         # the state of the random number generator is in CPU memory
-        device, first = "cpu" if target == SEED else self.device, self.builder.value_count
+        device, first = HOST if target == SEED else self.device, self.builder.value_count
         self.builder.value_count += len(results)
         values = tuple(
             Value(TensorType(shape, dtype, device), f"v{k}")

@@ -36,7 +36,7 @@ from tofuse.frontends.ops_reduce import reduce
 from tofuse.frontends.ops_shape import iota_along, permute
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
-from tofuse.ir.types import TensorType
+from tofuse.ir.types import TensorType, is_host
 
 FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 
@@ -198,7 +198,7 @@ def _options(
 
 def _flash_runs(low: Lowering, q: Node, k: Node, v: Node) -> bool:
     """Whether PyTorch's flash attention takes these sizes; it divides by heads and lengths."""
-    if q.rank != 4 or low.device != "cpu":
+    if q.rank != 4 or not is_host(low.device):
         return False
     width, value_width = q.shape[3], v.shape[3]
     if width != value_width:

@@ -11,6 +11,7 @@ from traceback import walk_stack
 
 import torch
 
+from tofuse.capture.fx.devices import on_host
 from tofuse.capture.lower.builder import Unsupported
 from tofuse.config import PACKAGE
 from tofuse.errors import DefinitionError
@@ -122,7 +123,7 @@ class Recorder:
 
     def from_pytorch(self, tensor: torch.Tensor, static_sizes: bool = False) -> Tensor:
         """Define an input with the rank, layout and dtype of this tensor."""
-        scalar_on_cpu = tensor.dim() == 0 and tensor.device.type == "cpu"
+        scalar_on_cpu = tensor.dim() == 0 and on_host(tensor)
         return self.define_tensor(
             sizes=tuple(tensor.shape),
             strides=tuple(tensor.stride()),

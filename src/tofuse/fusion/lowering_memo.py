@@ -14,6 +14,7 @@ from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value, device_of
 from tofuse.ir.kernel import Kernel, Uniform
 from tofuse.ir.region import Reason, Region, Rule
+from tofuse.ir.types import is_host
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,13 +91,13 @@ def mark_host_scalars(kernel: Kernel, arguments: tuple[Value, ...], device: str)
 
     Raise LoweringError for any other tensor that is on another device.
     """
-    if device == "cpu":
+    if is_host(device):
         return kernel
     seeds = {s.seed for s in kernel.body if isinstance(s, Uniform)}
     buffers = []
     for b, v in zip(kernel.buffers, arguments, strict=True):
         if v.type.device != device:
-            if v.type.device != "cpu" or b.role != "in":
+            if not v.type.on_host or b.role != "in":
                 raise LoweringError(Rule.TENSOR_ON_OTHER_DEVICE())
             if v.type.numel != 1 and b.name not in seeds:
                 raise LoweringError(Rule.TENSOR_ON_CPU())

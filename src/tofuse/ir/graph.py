@@ -9,7 +9,7 @@ from typing import Union
 
 from tofuse.ir.call_arguments import CallArguments, OperandRef, exact_key
 from tofuse.ir.dims import Dim, SymDim, contiguous_strides, show_strides
-from tofuse.ir.types import DType, TensorType
+from tofuse.ir.types import HOST, DType, TensorType
 
 Attr = Union[  # noqa: UP007
     int, float, bool, str, None, SymDim, DType, CallArguments, tuple["Attr", ...]
@@ -219,7 +219,7 @@ def substitute_values(graph: Graph, mapping: Mapping[Value, Value]) -> Graph:
 
 def device_of(ops: Sequence[Op]) -> str:
     """Return the device of the results of a group of ops."""
-    return next((r.type.device for op in ops for r in op.results), "cpu")
+    return next((r.type.device for op in ops for r in op.results), HOST)
 
 
 def show_graph(graph: Graph) -> str:

@@ -10,7 +10,7 @@ from tofuse.ir.call_arguments import CallArguments
 from tofuse.ir.dims import Dim, product, show_dims, show_strides
 from tofuse.ir.graph import Value
 from tofuse.ir.size_expression import ArgumentSize, SizeSource
-from tofuse.ir.types import DType
+from tofuse.ir.types import HOST, DType, is_host
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,11 @@ class Allocate:
     shape: tuple[Dim, ...]
     strides: tuple[Dim, ...]
     dtype: DType
-    device: str = "cpu"
+    device: str = HOST
+
+    @property
+    def on_host(self) -> bool:
+        return is_host(self.device)
 
     @property
     def has_gaps(self) -> bool:
@@ -174,7 +178,7 @@ def show_step(step: Step) -> str:
         case Arena():
             return f"arena {step.nbytes}"
         case Allocate():
-            at = "" if step.device == "cpu" else f"@{step.device}"
+            at = "" if step.on_host else f"@{step.device}"
             layout = f"[{show_dims(step.shape)}]{show_strides(step.strides)}"
             return f"{step.name} = allocate {step.dtype.value}{layout}{at}"
         case Launch():

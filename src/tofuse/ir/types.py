@@ -54,13 +54,26 @@ class DType(Enum):
         return _ITEMSIZE[self]
 
 
+HOST = "cpu"  # the device whose memory is the host's
+
+
+def is_host(device: str) -> bool:
+    """Return whether a device's memory is that of the host."""
+    return device == HOST
+
+
 @dataclass(frozen=True)
 class TensorType:
     """Shape, element type and device of a value."""
 
     shape: tuple[Dim, ...]
     dtype: DType
-    device: str = "cpu"
+    device: str = HOST
+
+    @property
+    def on_host(self) -> bool:
+        """Whether a value is in the memory of the host."""
+        return is_host(self.device)
 
     @property
     def numel(self) -> Dim:
@@ -72,7 +85,7 @@ class TensorType:
 
     def __repr__(self) -> str:
         """Return `f32[4,s0]`, or `f32[4]@cuda:0` for a device other than the CPU."""
-        at = "" if self.device == "cpu" else f"@{self.device}"
+        at = "" if self.on_host else f"@{self.device}"
         return f"{self.dtype.value}[{show_dims(self.shape)}]{at}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Attr, Op, Operand, Scalar, Value
-from tofuse.ir.types import DType, TensorType
+from tofuse.ir.types import HOST, DType, TensorType
 from tofuse.ops.philox import HALF_WORDS
 from tofuse.ops.table import OPS, PREDICATES, Pattern
 
@@ -48,7 +48,7 @@ def _elementwise(op: Op) -> TensorType:
         raise VerifyError(f"{op.kind}: shapes differ: {[t.shape for t in tensors]}")
     shape = tensors[0].shape
     # an elementwise op on a GPU may read 0-d tensors in CPU memory
-    device = next((t.type.device for t in tensors if t.type.device != "cpu"), "cpu")
+    device = next((t.type.device for t in tensors if not t.type.on_host), HOST)
     if op.kind == "convert":
         return TensorType(shape, _dtype(op), device)
     if op.kind in PREDICATES:

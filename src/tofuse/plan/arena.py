@@ -72,7 +72,7 @@ def _lifetimes(plan: Plan) -> list[_Lifetime]:
     escaping = set(plan.results)
     for k, step in enumerate(plan.steps):
         match step:
-            case Allocate(device="cpu"):
+            case Allocate() if step.on_host:
                 nbytes = product((*step.shape, step.dtype.itemsize))
                 if isinstance(nbytes, int) and step.dtype is not DType.OTHER:
                     sizes[step.name], first[step.name] = nbytes, k

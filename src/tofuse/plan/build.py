@@ -59,7 +59,5 @@ def _reusable_saved_tensors(saved: Iterable[Value]) -> list[Allocate]:
     return [
         Allocate(variable(v), v.shape, v.layout, v.dtype)
         for v in saved
-        if v.layout is not None
-        and v.type.device == "cpu"
-        and size_hint(v.type.nbytes) >= SMALLEST_POOLED
+        if v.layout is not None and v.type.on_host and size_hint(v.type.nbytes) >= SMALLEST_POOLED
     ]

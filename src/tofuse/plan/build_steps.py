@@ -283,7 +283,7 @@ def _copy(target: str, source: str) -> Call:
 
 
 def _is_dense_on_cpu(v: Value) -> bool:
-    return v.type.device == "cpu" and v.dtype is not DType.OTHER and _is_contiguous(v)
+    return v.type.on_host and v.dtype is not DType.OTHER and _is_contiguous(v)
 
 
 def _is_contiguous(v: Value) -> bool:

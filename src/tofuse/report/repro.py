@@ -95,7 +95,7 @@ def _example_tensor(v: Value, sizes: Mapping[str, int]) -> str:
     strides = tuple(evaluate(d, sizes) for d in v.layout)
     count = 1 + sum(max(0, n - 1) * s for n, s in zip(shape, strides, strict=True))
     flat = f"torch.randn({count})" if v.dtype.is_float else f"torch.zeros({count})"
-    device_argument = "" if v.type.device == "cpu" else f"{v.type.device!r}, "
+    device_argument = "" if v.type.on_host else f"{v.type.device!r}, "
     return f"{flat}.to({device_argument}{TO_TORCH[v.dtype]}).as_strided({shape}, {strides})"
 
 

@@ -98,7 +98,7 @@ def load_plan(
     for step in plan.steps:
         if isinstance(step, Call) and step.target not in fallbacks:
             namespace[_identifier(step.target)] = _operator(step.target)
-        if isinstance(step, Allocate) and step.device != "cpu":
+        if isinstance(step, Allocate) and not step.on_host:
             namespace[_identifier(step.device)] = empty_on(step.device)
     namespace["is_profiling"] = profiler_state
     if clock is not None:
@@ -215,7 +215,7 @@ def _step_source(
         case Allocate():
             shape, strides = _dims(step.shape), _dims(step.strides)
             dtype = TO_TORCH[step.dtype]
-            if step.device != "cpu":
+            if not step.on_host:
                 return [f"{step.name} = {_identifier(step.device)}({shape}, {strides}, {dtype})"]
             nbytes = product((*step.shape, step.dtype.itemsize))
             small = isinstance(nbytes, int) and nbytes < SMALLEST_POOLED

@@ -27,7 +27,7 @@ def sample_tensors(values: Sequence[Value]) -> list[torch.Tensor]:
 def _sample(v: Value, generator: torch.Generator) -> torch.Tensor:
     shape, strides = tuple(map(size_hint, v.shape)), tuple(map(size_hint, v.layout))
     span = 1 + sum(max(0, n - 1) * s for n, s in zip(shape, strides, strict=True))
-    dtype, on_cpu = TO_TORCH[v.dtype], v.type.device == "cpu"
+    dtype, on_cpu = TO_TORCH[v.dtype], v.type.on_host
     count = span if on_cpu else min(span, DISTINCT)
     if v.dtype.is_float:
         flat = torch.randn(count, generator=generator).to(dtype)

@@ -20,6 +20,7 @@ from tofuse.backends.target import (
     LaunchGroup,
     Linking,
     LoadedProduct,
+    Recorder,
     TimedCall,
 )
 from tofuse.cost.kernel_cost import Evaluation
@@ -37,9 +38,10 @@ from tofuse.cost.traffic import traffic_us
 from tofuse.errors import CompileError
 from tofuse.ir.dims import Dim, size_hint, symbol
 from tofuse.ir.executor import KERNELS
-from tofuse.ir.graph import Value
+from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.nest import Nest
+from tofuse.ir.plan import Plan
 from tofuse.ir.region import Reason, Region, Rule
 from tofuse.ir.schedule import Schedule, ScheduledKernel, Target
 from tofuse.runtime.kernel_code import kernel_code
@@ -172,6 +174,9 @@ class CpuBackend:
         self, groups: Mapping[int, GroupedCalls], exact: bool, threads: int
     ) -> dict[int, LaunchGroup]:
         return {}  # one parallel region runs any kernels: the runtime needs no code for a group
+
+    def recorder(self, graph: Graph, plan: Plan) -> Recorder | None:
+        return None
 
     def load_product(
         self, region: Region, storage: Mapping[Value, MemRef], machine: Machine, linking: Linking

@@ -15,6 +15,7 @@ from tofuse.backends.cuda.call_costs import CALL_COSTS
 from tofuse.backends.cuda.load_group import load_groups
 from tofuse.backends.cuda.load_tiles import compile_programs, group_limit, triton_module
 from tofuse.backends.cuda.prune_tilings import prune_tilings
+from tofuse.backends.cuda.record_graph import graph_replay, recordable_device
 from tofuse.backends.target import (
     ChosenSchedule,
     EmittedKernel,
@@ -26,6 +27,7 @@ from tofuse.backends.target import (
     LaunchGroup,
     Linking,
     LoadedProduct,
+    Recorder,
     TimedCall,
 )
 from tofuse.backends.triton.emit import emit
@@ -39,8 +41,9 @@ from tofuse.cost.tile_cost import gpu_cost, tile_program_us
 from tofuse.errors import CompileError
 from tofuse.ir.dims import Dim
 from tofuse.ir.executor import TRITON
-from tofuse.ir.graph import Value
+from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.plan import Plan
 from tofuse.ir.region import Reason, Region, Rule
 from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ir.tile import GpuTarget, TileNest, TileProgram, TilingChoice
@@ -178,6 +181,11 @@ class CudaBackend:
         self, groups: Mapping[int, GroupedCalls], exact: bool, threads: int
     ) -> dict[int, LaunchGroup]:
         return load_groups(groups, self.device, exact, threads)
+
+    def recorder(self, graph: Graph, plan: Plan) -> Recorder | None:
+        if recordable_device(graph, plan) != self.device:
+            return None
+        return partial(graph_replay, device=self.device)
 
     def load_product(
         self, region: Region, storage: Mapping[Value, MemRef], machine: Machine, linking: Linking

@@ -24,6 +24,7 @@ from tofuse.capture.decomp.operator_results import (
     with_eager_result,
 )
 from tofuse.capture.decomp.rng import RANDOM_DECOMPOSITIONS
+from tofuse.capture.fx.devices import on_host
 from tofuse.capture.fx.sizes import IntLike
 from tofuse.capture.lower.executor_claims import (
     ClaimPredicate,
@@ -227,7 +228,7 @@ def _embedding_dense_backward(
     grad: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> Tensor:
     """Decompose to `index_add`, which can write into reused memory."""
-    if scale_grad_by_freq or grad.device.type != "cpu":
+    if scale_grad_by_freq or not on_host(grad):
         return NotImplemented
     flat = indices.reshape(-1)
     rows = grad.reshape(flat.shape[0], grad.shape[-1])
@@ -266,7 +267,7 @@ def _bmm(a: Tensor, b: Tensor) -> Tensor:
     """Decompose a batch of small matrix products, such as rotations, to sums that fuse."""
     sizes = (*a.shape[1:], b.shape[2])
     small = all(isinstance(n, int) and n <= MAX_UNROLLED_MATRIX for n in sizes)
-    if not small or a.device.type != "cpu" or a.dtype not in (torch.float32, torch.float64):
+    if not small or not on_host(a) or a.dtype not in (torch.float32, torch.float64):
         return NotImplemented
     return torch.sum(a.unsqueeze(3) * b.unsqueeze(1), 2)
 

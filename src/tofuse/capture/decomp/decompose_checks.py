@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tofuse.capture.fx.devices import on_host
 from tofuse.capture.lower.executor_claims import Decomposition, DecompositionResult
 from tofuse.torch_internals.operators import OpOverload
 from tofuse.torch_internals.operators import decomposition_table as torch_table
@@ -14,7 +15,7 @@ aten = torch.ops.aten
 
 def check_all(condition: Tensor, message: str) -> None:
     """Add a run-time check on the CPU: RuntimeError if an element is false, as eager."""
-    if condition.device.type == "cpu":
+    if on_host(condition):
         aten._assert_async.msg(torch.all(condition), message)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tofuse.capture.decomp.decompose_checks import check_all
-from tofuse.capture.fx.devices import SUPPORTED_DEVICES
+from tofuse.capture.fx.devices import is_supported, on_host
 from tofuse.cost.thresholds import PROBABILITY_ERROR
 from tofuse.ops.philox import HALF_WORDS
 from tofuse.ops.philox import bernoulli as philox_bernoulli
@@ -139,7 +139,7 @@ def _standard_normal(spec: TensorSpec) -> Tensor:
 
 
 def _is_supported(generator: torch.Generator | None, device: torch.device | str | None) -> bool:
-    return generator is None and (device is None or torch.device(device).type in SUPPORTED_DEVICES)
+    return generator is None and (device is None or is_supported(torch.device(device)))
 
 
 def _sampler(draw: Callable[..., Tensor], allowed: Callable[..., bool]) -> Callable[..., Tensor]:
@@ -197,7 +197,7 @@ def scaled(x: Tensor, mask: Tensor, scale: float) -> Tensor:
     Eager rounds the scale to half precision first on the CPU, and only the product on a GPU. Here
     the scaled mask is a value like any other: it is rounded if values in registers are.
     """
-    if x.device.type == "cpu" and x.dtype.itemsize == 2:
+    if on_host(x) and x.dtype.itemsize == 2:
         return x * (mask.to(x.dtype) * scale)
     factor = torch.where(mask, scale, 0.0)
     wide = torch.promote_types(x.dtype, torch.float32)

@@ -88,7 +88,7 @@ class AtenCall:
             return x
         if isinstance(x, Value):
             return self.build.convert(x, dtype) if x.dtype in (DType.F32, DType.F64) else x
-        return round_scalar(x, dtype) if self.out.device == "cpu" else x
+        return round_scalar(x, dtype) if self.out.on_host else x
 
     def exact_operand(self, name: str) -> Operand:
         """Return a tensor, or a number as a Scalar, as it is: the second operand of a product."""

@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import Argument as FxArgument
 
 from tofuse.capture.fx.aliases import reads_mutated_argument, shared_argument
+from tofuse.capture.fx.devices import on_host
 from tofuse.capture.fx.eager_memory import EagerMemory
 from tofuse.capture.fx.location import source_location
 from tofuse.capture.fx.node_tensors import value_tensors
@@ -167,7 +168,7 @@ class _Converter:
         if not isinstance(attribute, torch.Tensor):
             raise CaptureError(f"a {type(attribute).__name__} inside the graph is not supported")
         value = self._value(attribute, node.name)
-        if attribute.numel() == 1 and value.dtype != DType.OTHER and attribute.device.type == "cpu":
+        if attribute.numel() == 1 and value.dtype != DType.OTHER and on_host(attribute):
             with unset_fake_temporarily():
                 return self.build.full(value.shape, Scalar(attribute.item()), value.dtype)
         self.constants.append((value, attribute))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from tofuse.capture.fx.devices import on_host
 from tofuse.cost.thresholds import MAX_DEPTHWISE_TAPS, SLOW_LIBRARY_CHANNELS, SLOW_LIBRARY_TAPS
 from tofuse.torch_internals.layouts import suggest_memory_format
 
@@ -22,7 +23,7 @@ def is_depthwise(image: Tensor, weight: Tensor, transposed: object, groups: obje
     """
     if transposed or image.dim() < 3 or not isinstance(groups, int):
         return False
-    if image.device.type != "cpu" or not image.dtype.is_floating_point:
+    if not on_host(image) or not image.dtype.is_floating_point:
         return False
     if suggest_memory_format(image) is not torch.contiguous_format:
         return False

@@ -6,7 +6,7 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from tofuse.capture.fx.devices import SUPPORTED_DEVICES
+from tofuse.capture.fx.devices import is_supported
 from tofuse.capture.fx.node_tensors import value_tensors
 from tofuse.capture.lower.depthwise import CONVOLUTIONS, is_depthwise_call
 from tofuse.capture.lower.lowering_rules import lowering_rule
@@ -55,7 +55,7 @@ def _has_supported_types(node: Node, target: OpOverload) -> bool:
     for t in (t for n in (*node.all_input_nodes, node) for t in value_tensors(n)):
         dtype = from_torch_dtype(t.dtype)
         strided = t.layout is torch.strided and not t.is_conj() and not t.is_neg()
-        if not strided or dtype is DType.OTHER or t.device.type not in SUPPORTED_DEVICES:
+        if not strided or dtype is DType.OTHER or not is_supported(t.device):
             return False
         if dtype.is_fp8 and not moves_data:
             return False

@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.node import Argument
 
 from tofuse.capture.fx.aliases import storage_id, written_tensors
+from tofuse.capture.fx.devices import on_host
 from tofuse.capture.fx.node_tensors import example_tensor, node_nbytes, target_name
 from tofuse.cost.thresholds import IMAGE_BYTES_PER_WEIGHT_BYTE, MIN_CONVOLUTIONS
 from tofuse.torch_internals.fake_tensors import FakeTensor
@@ -77,7 +78,7 @@ def _is_convolution(node: Node) -> bool:
     image = example_tensor(node.args[0])
     if image is None or example_tensor(node) is None:
         return False
-    supported = image.dim() == 4 and image.device.type == "cpu" and image.dtype is torch.float32
+    supported = image.dim() == 4 and on_host(image) and image.dtype is torch.float32
     return supported and image.is_contiguous()
 
 

@@ -18,6 +18,7 @@ from torch.autograd.function import FunctionCtx
 from torch.fx import GraphModule, Node
 from torch.fx.node import Argument
 
+from tofuse.capture.fx.devices import on_host
 from tofuse.torch_internals.dispatch import without_python_dispatcher
 from tofuse.torch_internals.layouts import suggest_memory_format
 
@@ -126,7 +127,7 @@ def interpolate(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
         elif (
             torch.is_grad_enabled()
             and value.requires_grad
-            and value.is_cpu
+            and on_host(value)
             and _operator(arguments, value) in OPERATORS
             and not _is_whole_repetition(arguments, value, node.meta["example_value"])
         ):

@@ -46,6 +46,6 @@ def _separate_reader(op: Op, source: Op) -> Hashable | None:
     if op.kind == "broadcast" and source.kind == "iota":
         return op.attr("dims")
     if op.kind == "opaque" and source.kind == "full" and updates_operand(str(op.attr("target"))):
-        in_place = source.result.type.device == "cpu"  # as large results of library calls are made
+        in_place = source.result.type.on_host  # as large results of library calls are made
         return op if in_place and size_hint(source.result.type.nbytes) >= SMALLEST_POOLED else None
     return None

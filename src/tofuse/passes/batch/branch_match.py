@@ -54,7 +54,7 @@ class ConcatBranches:
 
     def describe(self, v: Value) -> BranchNode[Value]:
         """Describe a value to the matcher. Inputs and results of PyTorch's operators are leaves."""
-        dtype = v.dtype.value + ("" if v.type.device == "cpu" else f"@{v.type.device}")
+        dtype = v.dtype.value + ("" if v.type.on_host else f"@{v.type.device}")
         size = f"({', '.join(map(str, v.shape))})"
         op = self.producers.get(v)
         if op is None:

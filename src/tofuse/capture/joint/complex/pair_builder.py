@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.fx.node import Argument, Target, map_arg
 
-from tofuse.capture.fx.devices import SUPPORTED_DEVICES
+from tofuse.capture.fx.devices import is_supported
 from tofuse.capture.fx.node_tensors import value_tensors
 from tofuse.torch_internals.fake_tensors import FakeTensor
 from tofuse.torch_internals.operators import OpOverload
@@ -47,7 +47,7 @@ def is_supported_call(node: Node) -> bool:
         t.dtype in REAL_DTYPES
         and t.layout is torch.strided
         and not t.is_neg()
-        and t.device.type in SUPPORTED_DEVICES
+        and is_supported(t.device)
         for t in tensors
     )
 

@@ -86,7 +86,7 @@ def lerp(call: AtenCall) -> Value:
 
 def _is_cpu_scalar_tensor(x: Value) -> bool:
     """Whether ATen's CPU kernels may read a tensor as a number."""
-    return not x.shape and x.dtype in (DType.F32, DType.F64) and x.type.device == "cpu"
+    return not x.shape and x.dtype in (DType.F32, DType.F64) and x.type.on_host
 
 
 COMPOSED_RULES: dict[str, LoweringRule] = {

@@ -185,7 +185,7 @@ def _integer_power(build: Builder, x: Value, n: int) -> Value:
 
 def _calls_pow(x: Value) -> bool:
     """Whether ATen's kernel calls `pow` for every exponent: pow(-0.0, 0.5) is 0.0."""
-    return x.dtype is DType.F16 and x.type.device == "cpu"
+    return x.dtype is DType.F16 and x.type.on_host
 
 
 def clamp(call: AtenCall) -> Value:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tofuse.driver import record_graph
-from tofuse.driver.record_graph import recordable_device
+from tofuse.backends.cuda import record_graph
+from tofuse.backends.cuda.record_graph import recordable_device
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.parse_plan import parse_plan
 

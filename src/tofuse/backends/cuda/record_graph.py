@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
+from tofuse.backends.target import LoadProgram, Program
+from tofuse.cost.thresholds import MIN_LAUNCHES
 from tofuse.ir.graph import Graph
 from tofuse.ir.plan import Call, Launch, Plan
 from tofuse.ops.reference import resolve_operator
 from tofuse.ops.table import OPS, Pattern
 from tofuse.runtime.cuda import device_index
-from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.graph_replay import GraphReplay, GraphSeeds
 from tofuse.runtime.pool import COUNTS_SHOW_OWNERS
 
 SEED = "tofuse.seed.default"
 SEED_FUNCTION = "tofuse_seed_default"  # as the text of a plan calls it
-MIN_LAUNCHES = 2  # one launch takes no longer than the replay of a graph
 UNSAFE_TAGS = ("cudagraph_unsafe", "data_dependent_output", "dynamic_output_shape")
-Callables = Mapping[str, Callable[..., object]]
 
 
 def recordable_device(graph: Graph, plan: Plan) -> str | None:
@@ -55,10 +52,8 @@ def _is_capturable(target: str) -> bool:
     return not any(tag.name in UNSAFE_TAGS for tag in tags)
 
 
-def graph_replay(
-    load: Callable[[Callables], CompiledPlan], plan: Plan, device: str, constants: int
-) -> CompiledPlan:
-    """Return a program that replays graphs. `load` loads it with the functions it is given.
+def graph_replay(load: LoadProgram, plan: Plan, constants: int, *, device: str) -> Program:
+    """Return a program that replays graphs on a device; `load` loads it with functions.
 
     The last parameters of the plan are `constants`, which a call does not pass.
     """
