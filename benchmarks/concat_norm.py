@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 import tofuse
-from tofuse.runtime.timing import interleaved_us
+from tofuse.backends.cpu.runtime.cpu_timing import interleaved_us
 
 COUNTS = (2, 6, 16)
 LIMIT = 1.1  # times eager's time

@@ -17,6 +17,7 @@ import tofuse
 from benchmarks.seeds import Size
 from benchmarks.workloads.base import Workload
 from benchmarks.workloads.catalogue import choose
+from tofuse.backends.cpu.runtime.cpu_timing import fastest_us
 from tofuse.config import make_config
 from tofuse.driver.compile_graph import compile_text
 from tofuse.ir.dims import size_hint
@@ -25,7 +26,6 @@ from tofuse.ir.region.parse import parse_partition
 from tofuse.report.model import GraphReport
 from tofuse.report.repro import region_graph
 from tofuse.runtime.sample_inputs import sample_tensors
-from tofuse.runtime.timing import fastest_us
 
 WIDTH_WITHOUT_TERMINAL = 120  # columns of the table
 MAX_MEDIAN_ERROR = 0.25  # relative to the measured time

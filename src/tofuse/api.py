@@ -11,6 +11,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
+from tofuse.backends.cpu.runtime.pool import POOL
 from tofuse.cache.programs import is_cacheable
 from tofuse.capture.dynamo.code_objects import with_unique_code
 from tofuse.capture.dynamo.graph_breaks import record_graph_breaks
@@ -28,7 +29,6 @@ from tofuse.errors import OptionError
 from tofuse.report.call_times import MachineLimits
 from tofuse.report.model import GraphReport
 from tofuse.report.report_text import ReportText
-from tofuse.runtime.pool import POOL
 from tofuse.runtime.timing import Clock, machine_limits
 
 P = ParamSpec("P")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from tofuse.runtime.pool import POOL
+from tofuse.backends.cpu.runtime.pool import POOL
 
 PAGE = mmap.PAGESIZE
 PROT_NONE = 0

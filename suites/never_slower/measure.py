@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import tofuse
 from benchmarks.allocations import allocations
 from suites.never_slower.program import Callee, Program
-from tofuse.runtime.pool import POOL
+from tofuse.backends.cpu.runtime.pool import POOL
 
 ROUNDS, SECONDS = 21, 0.6  # of eager and compiled in turn: at least so many, and for so long
 REPEATED_S = 300e-6  # shorter steps are repeated in a round until they take so long

@@ -64,7 +64,7 @@ def peak(run, module, batch):
 @pytest.mark.parametrize("seed", range(50))
 @pytest.mark.broad(17)
 def test_symbolic_sizes_hold_as_little_as_static_ones(seed, monkeypatch, fresh_dynamo):
-    monkeypatch.setattr("tofuse.runtime.pool.POOL.limit", 0)
+    monkeypatch.setattr("tofuse.backends.cpu.runtime.pool.POOL.limit", 0)
     module = random_program(seed)
     eager = peak(module, module, 17)
     static = peak(tofuse.compile(module, dynamic=False), module, 17)

@@ -15,6 +15,7 @@ from tests.support.eager import assert_as_eager
 from tests.support.kernels import kernel
 from tofuse.analysis.alias import AliasAnalysis
 from tofuse.backends.cpu.backend import CpuBackend
+from tofuse.backends.cpu.runtime.cpu_timing import interleaved_us
 from tofuse.cache.store import Store
 from tofuse.driver import autotune, autotune_program, choice
 from tofuse.driver.choice import ATEN, FUSED, SPLIT, Choice
@@ -24,7 +25,6 @@ from tofuse.fusion.partition.region_split import cut_positions, split_region
 from tofuse.ir.parse_graph import parse_graph as parse
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target, parse_schedule
-from tofuse.runtime.timing import interleaved_us
 from tofuse.schedule.choose_schedule import choose_schedule
 from tofuse.schedule.schedule_variants import schedule_variants
 

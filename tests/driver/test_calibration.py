@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tofuse
+from tofuse.backends.cpu.runtime.launch import thread_count
 from tofuse.backends.llvm.load import host_target
 from tofuse.cache.store import Store, store_of
 from tofuse.config import Config
@@ -21,7 +22,6 @@ from tofuse.cost.machine import (
 )
 from tofuse.driver import calibration
 from tofuse.errors import OptionError, ParseError
-from tofuse.runtime.launch import thread_count
 
 TARGET = host_target(thread_count())
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 import tofuse
-from tofuse.runtime.pool import LOCAL_REFERENCES, POOL, is_shared
+from tofuse.backends.cpu.runtime.pool import LOCAL_REFERENCES, POOL, is_shared
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

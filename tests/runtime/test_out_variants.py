@@ -6,8 +6,8 @@ import torch.nn.functional as F
 
 import tofuse
 from tests.support.eager import assert_as_eager
+from tofuse.backends.cpu.runtime.pool import POOL
 from tofuse.runtime.out_variants import out_variant
-from tofuse.runtime.pool import POOL
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

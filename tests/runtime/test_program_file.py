@@ -10,9 +10,9 @@ import torch
 
 import tofuse
 from tests.support import mutated_files
+from tofuse.backends.cpu.runtime.launch import KernelCode
 from tofuse.errors import ProgramFileError
 from tofuse.runtime import program_file
-from tofuse.runtime.launch import KernelCode
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,11 @@ import ctypes
 
 import pytest
 
+from tofuse.backends.cuda.runtime import cuda
+from tofuse.backends.cuda.runtime.gpu_driver import replaced_driver
 from tofuse.errors import TofuseWarning
 from tofuse.ir.parse_plan import parse_plan
-from tofuse.runtime import cuda
 from tofuse.runtime.execute import plan_source
-from tofuse.runtime.gpu_driver import replaced_driver
 from tofuse.runtime.timing import Clock, machine_limits, now
 
 PLAN = """

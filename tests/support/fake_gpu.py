@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from tests.support.capture_only import Recorder
 from tests.support.tile_runner import Libdevice, run_instances
+from tofuse.backends.cuda.runtime.gpu_driver import replaced_driver
 from tofuse.backends.triton.cubin import RegisterUsage
 from tofuse.backends.triton.load import LaunchSpec, TritonModule
 from tofuse.capture.lower.convert import CapturedGraph, convert
@@ -24,7 +25,6 @@ from tofuse.driver.pipeline import compile_captured
 from tofuse.ir.graph import Value, substitute_values
 from tofuse.ir.tile import GpuBinary
 from tofuse.report.model import GraphReport
-from tofuse.runtime.gpu_driver import replaced_driver
 from tofuse.torch_internals.dispatch import disable_current_modes
 
 POINTERS = {

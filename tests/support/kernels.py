@@ -8,6 +8,7 @@ import torch
 
 from tests.support.numbers import TORCH_DTYPES
 from tofuse.analysis.alias import AliasAnalysis
+from tofuse.backends.cpu.runtime.launch import find_openmp, find_vector_library
 from tofuse.backends.interp.interpreter import run_kernel
 from tofuse.backends.llvm.emit import emit
 from tofuse.backends.llvm.load import CODE, Entry, host_target
@@ -21,7 +22,6 @@ from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.region import Region
 from tofuse.ir.schedule import Schedule, Target, parse_schedule
 from tofuse.ops.check_kernel import check_kernel
-from tofuse.runtime.launch import find_openmp, find_vector_library
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule
 

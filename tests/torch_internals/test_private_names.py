@@ -48,7 +48,7 @@ for mode in [*modes, torch.autograd.forward_ad.dual_level()]:
     if not child:
         with mode:
             import tofuse.public
-            from tofuse.runtime.pool import COUNTS_SHOW_OWNERS
+            from tofuse.torch_internals.storage_owners import COUNTS_SHOW_OWNERS
             from tofuse.torch_internals.private_names import missing_notes
         os._exit(not COUNTS_SHOW_OWNERS or len(missing_notes()))
     assert os.waitpid(child, 0)[1] == 0, mode

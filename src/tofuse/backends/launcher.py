@@ -1,8 +1,15 @@
-"""What a loaded kernel is to the runtime, whatever its target."""
+"""What loaded code is to those who call it, whatever its target."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TimedCall = Callable[[], object]
+Program = Callable[[list[object]], "list[Tensor]"]  # takes the flat arguments in a list
 
 
 class KernelLauncher(Protocol):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from tofuse.analysis.alias import MemRef
 from tofuse.backends.code_library import CodeLibrary
-from tofuse.backends.launcher import KernelLauncher
+from tofuse.backends.launcher import KernelLauncher, Program, TimedCall
 from tofuse.cache.store import Store
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
@@ -21,14 +21,9 @@ from tofuse.ir.plan import Plan
 from tofuse.ir.region import Reason, Region
 from tofuse.ir.schedule import ScheduledKernel
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 ChosenSchedule = Hashable  # in the backend's own terms; None: its heuristics choose
 AliasPairs = tuple[tuple[int, int], ...]  # positions (read, written) of buffers
 LaunchGroup = Callable[..., None]  # takes the words of all launches
-TimedCall = Callable[[], object]
-Program = Callable[[list[object]], "list[Tensor]"]  # takes the flat arguments in a list
 LoadProgram = Callable[[Mapping[str, Callable[..., object]]], Program]  # with functions of a plan
 # from a program, its plan, and how many of the plan's parameters are constants
 Recorder = Callable[[LoadProgram, Plan, int], Program]

@@ -6,6 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tofuse.backends.code_library import CodeLibrary
+from tofuse.backends.cpu.runtime.gemm_launch import GemmCode, GemmLauncher
+from tofuse.backends.cpu.runtime.launch import (
+    KernelCode,
+    Launcher,
+    find_openmp,
+    find_vector_library,
+)
+from tofuse.backends.cpu.runtime.pool import POOL
 from tofuse.backends.llvm.load import CODE
 from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.cache.store import Store, store_of
@@ -13,9 +21,6 @@ from tofuse.config import Config
 from tofuse.cost.call_overhead import COMPILED_IS_FASTER, Prediction
 from tofuse.ir.plan import Plan
 from tofuse.runtime.execute import CompiledPlan, PlanCode, Tensor, load_plan
-from tofuse.runtime.gemm_launch import GemmCode, GemmLauncher
-from tofuse.runtime.launch import KernelCode, Launcher, find_openmp, find_vector_library
-from tofuse.runtime.pool import POOL
 
 
 @dataclass(frozen=True)

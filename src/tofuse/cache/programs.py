@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from importlib.util import MAGIC_NUMBER
 
+from tofuse.backends.cpu.runtime.launch import thread_count
 from tofuse.backends.llvm.load import host_target
 from tofuse.backends.llvm.machine_code import host_features
 from tofuse.cache.artifact import Artifact
@@ -20,7 +21,6 @@ from tofuse.config import PACKAGE, Config
 from tofuse.cost.machine_source import assumed_machine
 from tofuse.ir.runtime_kind import InferenceRuntime, RuntimeKind, TrainingRuntime
 from tofuse.runtime.execute import CompiledPlan
-from tofuse.runtime.launch import thread_count
 
 KIND = "program"
 DECISION = "decision"

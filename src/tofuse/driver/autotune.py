@@ -14,6 +14,7 @@ from rich.progress import track
 
 from tofuse.analysis.alias import AliasAnalysis, is_view
 from tofuse.analysis.memory_traffic import region_bytes
+from tofuse.backends.cuda.runtime.cuda import synchronize
 from tofuse.backends.target import Backend, ChosenSchedule, TimedCall
 from tofuse.cache.store import store_of
 from tofuse.config import Config
@@ -45,7 +46,6 @@ from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ir.types import TensorType
 from tofuse.plan.signature import CallSignature
 from tofuse.report.repro import region_graph
-from tofuse.runtime.cuda import synchronize
 from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.sample_inputs import sample_tensors
 from tofuse.runtime.timing import real_tensors

@@ -9,6 +9,10 @@ import torch
 from torch.fx import GraphModule
 
 from tofuse.backends.backend_of import backend_of
+from tofuse.backends.cpu.runtime.cpu_timing import interleaved_us
+from tofuse.backends.cpu.runtime.launch import thread_count
+from tofuse.backends.cuda.runtime.cuda import synchronize
+from tofuse.backends.launcher import TimedCall
 from tofuse.backends.llvm.load import host_target
 from tofuse.cache.store import store_of
 from tofuse.capture.fx.devices import is_supported
@@ -16,9 +20,7 @@ from tofuse.cost.machine_source import assumed_machine
 from tofuse.cost.thresholds import TIMING_S
 from tofuse.driver.choice import ATEN, Choice, choose
 from tofuse.driver.context import CompileContext
-from tofuse.runtime.cuda import synchronize
-from tofuse.runtime.launch import thread_count
-from tofuse.runtime.timing import TimedCall, interleaved_us, real_tensors
+from tofuse.runtime.timing import real_tensors
 from tofuse.torch_internals.memory import tensor_version
 from tofuse.torch_internals.trees import tensor_leaves
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tofuse.backends.cpu.runtime.cpu_timing import fastest_us
+from tofuse.backends.cpu.runtime.launch import thread_count
 from tofuse.backends.llvm.load import host_target
 from tofuse.config import Config, Option, make_config
 from tofuse.cost.host import host
@@ -12,9 +14,8 @@ from tofuse.cost.machine import MMAP_THRESHOLD, Machine
 from tofuse.cost.machine_source import assumed_machine, store_machine
 from tofuse.driver.compile_graph import compile_text
 from tofuse.ir.parse_graph import parse_graph
-from tofuse.runtime.launch import thread_count
 from tofuse.runtime.sample_inputs import sample_tensors
-from tofuse.runtime.timing import fastest_us, torch_threads
+from tofuse.runtime.timing import torch_threads
 
 ROWS, LENGTH = 256, 2048  # of kernels that stay in L1: every iteration reads one row of 8 KB
 POINTS = ROWS * LENGTH

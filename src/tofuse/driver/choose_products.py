@@ -9,6 +9,7 @@ from functools import partial
 import torch
 
 from tofuse.analysis.alias import is_view
+from tofuse.backends.launcher import TimedCall
 from tofuse.cache.store import Store
 from tofuse.driver.autotune import is_static
 from tofuse.driver.choice import Choice, choose
@@ -17,7 +18,6 @@ from tofuse.ir.graph import Graph, Op, Value, show_graph, substitute_values
 from tofuse.ir.region import Partition, Region
 from tofuse.passes.contract_products import contract_products, is_contractible
 from tofuse.report.repro import region_graph
-from tofuse.runtime.timing import TimedCall
 
 IN_LIBRARY, IN_KERNEL = "library", "kernel"
 BuildGraph = Callable[[Graph], "TimedCall | None"]  # None if the graph cannot be built

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from torch.fx import GraphModule
 
 from tofuse.backends.code_library import CodeLibrary
+from tofuse.backends.cpu.runtime.launch import find_vector_library
 from tofuse.backends.llvm.load import CODE, host_target
 from tofuse.capture.dynamo.capture_errors import OUT_OF_MEMORY
 from tofuse.capture.fx.location import source_location
@@ -33,7 +34,6 @@ from tofuse.ir.schedule import Target
 from tofuse.report.model import GraphReport
 from tofuse.report.number_format import plural, show_bytes
 from tofuse.report.report_text import ReportText
-from tofuse.runtime.launch import find_vector_library
 from tofuse.runtime.timing import Clock
 from tofuse.torch_internals.structured_trace import trace_artifact
 

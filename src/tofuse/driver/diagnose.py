@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from tofuse.backends.cpu.runtime.launch import find_openmp, find_vector_library, thread_count
 from tofuse.backends.llvm.load import host_target
 from tofuse.cache.store import Store, store_of
 from tofuse.config import Config, make_config
@@ -24,7 +25,6 @@ from tofuse.driver.torch_release import NEWEST, OLDEST, release_text
 from tofuse.errors import first_line
 from tofuse.report.model import GraphReport
 from tofuse.report.number_format import plural, show_bytes
-from tofuse.runtime.launch import find_openmp, find_vector_library, thread_count
 from tofuse.torch_internals.private_names import missing_notes, unsupported_capture
 
 UNSUPPORTED = "tofuse does not support this release"

@@ -8,6 +8,8 @@ from functools import cached_property
 
 from tofuse.backends.aten.run_ops import checked_executor_callable, eager_region_callable
 from tofuse.backends.code_library import CodeLibrary
+from tofuse.backends.cpu.runtime.gemm_launch import GemmLauncher
+from tofuse.backends.cpu.runtime.launch import Launcher
 from tofuse.backends.launcher import KernelLauncher
 from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.backends.target import LaunchGroup, Recorder
@@ -23,8 +25,6 @@ from tofuse.ir.plan import Call, Plan
 from tofuse.ir.region import Region
 from tofuse.plan.build_steps import inline_reversed_views
 from tofuse.runtime.execute import CompiledPlan, PlanCode, Tensor, load_plan, plan_code
-from tofuse.runtime.gemm_launch import GemmLauncher
-from tofuse.runtime.launch import Launcher
 from tofuse.runtime.timing import Clock
 
 

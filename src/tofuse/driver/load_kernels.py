@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tofuse.backends.code_library import CodeLibrary
+from tofuse.backends.cpu.runtime.launch import thread_count
 from tofuse.backends.launcher import KernelLauncher
 from tofuse.backends.target import Backend, GroupedCalls, LaunchFacts, LaunchGroup, Linking
 from tofuse.cache.artifact import bind_runtime
@@ -20,7 +21,6 @@ from tofuse.ir.plan import Plan, launches_by_group
 from tofuse.ir.region import Region
 from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.report.repro import write_repro
-from tofuse.runtime.launch import thread_count
 
 MAX_THREADS = 16  # that compile at once: LLVM and ptxas take memory for each
 

@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 
 from tofuse.analysis.fixed_bits import has_fixed_bits
 from tofuse.backends.code_library import CodeLibrary
+from tofuse.backends.cpu.runtime.launch import thread_count
 from tofuse.cache.artifact import Artifact
 from tofuse.capture.fx.eager_memory import EagerMemory, simulate_eager
 from tofuse.capture.joint.complex.complex_to_real import complex_to_real
@@ -99,7 +100,6 @@ from tofuse.plan.launch_groups import group_launches
 from tofuse.plan.signature import CallSignature
 from tofuse.report.stage_log import StageLog
 from tofuse.runtime.execute import CompiledPlan, Tensor
-from tofuse.runtime.launch import thread_count
 from tofuse.runtime.out_variants import out_variant
 from tofuse.torch_internals.private_names import missing_notes
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from tofuse.analysis.alias import is_view
+from tofuse.backends.launcher import TimedCall
 from tofuse.cache.programs import source_digest
 from tofuse.cache.store import store_of
 from tofuse.driver.autotune import BuildProgram, apply_choices, measured_choices
@@ -21,7 +22,7 @@ from tofuse.ir.region import Partition, Region
 from tofuse.passes.contract_products import contract_products
 from tofuse.plan.signature import CallSignature
 from tofuse.runtime.sample_inputs import sample_tensors
-from tofuse.runtime.timing import TimedCall, real_tensors
+from tofuse.runtime.timing import real_tensors
 
 Fuse = Callable[[Graph], Partition]
 

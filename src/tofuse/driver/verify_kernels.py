@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tofuse.backends.cuda.runtime.cuda import empty_on, seed_address, synchronize
 from tofuse.backends.launcher import KernelLauncher
 from tofuse.backends.llvm.load import CODE
 from tofuse.driver.codegen import CodegenContext, generate_kernels
@@ -23,8 +24,7 @@ from tofuse.ops.reference import TO_TORCH, run_graph
 from tofuse.ops.table import OPS, Pattern
 from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.report.repro import region_graph, repro_folder, write_mismatch_repro
-from tofuse.runtime.cuda import empty_on, synchronize
-from tofuse.runtime.execute import address, seed_address, with_memory
+from tofuse.runtime.execute import address, with_memory
 
 Sizes = Mapping[str, int]
 Inputs = Sequence[Tensor]

@@ -10,6 +10,10 @@ from types import MappingProxyType
 
 import torch
 
+from tofuse.backends.cpu.runtime.group_launch import GroupLauncher
+from tofuse.backends.cpu.runtime.launch import Launcher
+from tofuse.backends.cpu.runtime.pool import LOCAL_REFERENCES, POOL, is_shared
+from tofuse.backends.cuda.runtime.cuda import empty_on, seed_address
 from tofuse.backends.launcher import KernelLauncher
 from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.errors import TofuseError
@@ -33,10 +37,6 @@ from tofuse.ir.types import DType
 from tofuse.ir.verify_plan import ARENA
 from tofuse.ops.check_shape import check_shape
 from tofuse.ops.reference import TO_TORCH, draw_seed, torch_constant
-from tofuse.runtime.cuda import empty_on
-from tofuse.runtime.group_launch import GroupLauncher
-from tofuse.runtime.launch import Launcher
-from tofuse.runtime.pool import LOCAL_REFERENCES, POOL, is_shared
 from tofuse.runtime.timing import Clock, now
 from tofuse.torch_internals.dispatch import PROFILER_FLAG, profiler_state
 from tofuse.torch_internals.memory import reinterpret_tensor
@@ -377,11 +377,6 @@ def address(t: torch.Tensor) -> int:
     storage = t.untyped_storage()
     offset = int(t.storage_offset()) * t.element_size()
     return storage.data_ptr() + offset if offset < storage.nbytes() else SPARE.data_ptr()
-
-
-def seed_address(t: torch.Tensor) -> int:
-    """Return the address of a seed of a GPU kernel, negative if it is in GPU memory."""
-    return -t.data_ptr() if t.is_cuda else t.data_ptr()
 
 
 def _has_memory(t: torch.Tensor) -> bool:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from tofuse.backends.cpu.runtime.gemm_launch import GemmCode, GemmLauncher
+from tofuse.backends.cpu.runtime.launch import KernelCode, Launcher
+from tofuse.backends.cpu.runtime.load_image import load_image
 from tofuse.errors import ProgramFileError, VerifyError
 from tofuse.ir.machine_function import Entry
 from tofuse.runtime.autograd_program import make_program
 from tofuse.runtime.execute import CompiledPlan, load_plan
-from tofuse.runtime.gemm_launch import GemmCode, GemmLauncher
-from tofuse.runtime.launch import KernelCode, Launcher
-from tofuse.runtime.load_image import load_image
 from tofuse.runtime.program_file import (
     ExportedCode,
     ExportedGraph,

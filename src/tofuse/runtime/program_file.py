@@ -19,6 +19,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from tofuse.backends.cpu.runtime.gemm_launch import GemmCode
+from tofuse.backends.cpu.runtime.launch import KernelCode
 from tofuse.errors import ProgramFileError, first_line
 from tofuse.ir.code_image import CodeImage
 from tofuse.ir.dims import SymDim
@@ -26,8 +28,6 @@ from tofuse.ir.line_reader import END, LineReader
 from tofuse.ir.parse_plan import parse_plan
 from tofuse.ir.plan import Plan
 from tofuse.ir.runtime_kind import RuntimeKind
-from tofuse.runtime.gemm_launch import GemmCode
-from tofuse.runtime.launch import KernelCode
 from tofuse.runtime.typed_json import Json, TextForm, TextForms, from_json, to_json
 
 FORMAT = 2

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
+from tofuse.backends.cuda.runtime.cuda import empty_on
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Value
 from tofuse.ops.reference import TO_TORCH
-from tofuse.runtime.cuda import empty_on
 
 DISTINCT = 999_983  # random numbers of a tensor on a GPU, which repeat; no multiple of its rows
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
-from tofuse.runtime.cuda import synchronize
+from tofuse.backends.cpu.runtime.cpu_timing import fastest_us
+from tofuse.backends.cuda.runtime.cuda import synchronize
 from tofuse.torch_internals.dispatch import disable_current_modes
 
 COPY_BYTES = 1 << 26  # larger than most caches, so that the rate is that of memory
 MATRIX_SIZE = 768  # a matrix product of this size occupies all cores for a few milliseconds
 Interval = tuple[int, int]  # begin and end, in nanoseconds of `time.perf_counter_ns`
-TimedCall = Callable[[], object]
-SAMPLE_S = 20e-6  # a shorter call is repeated until a sample takes this long
 
 
 class Clock:
@@ -52,27 +51,6 @@ def now() -> int:
     return time.perf_counter_ns()
 
 
-def fastest_us(call: TimedCall, seconds: float) -> float:
-    """Return the shortest of many calls in microseconds: disturbances only add time."""
-    return interleaved_us([call], seconds)[0]
-
-
-def interleaved_us(calls: Sequence[TimedCall], seconds: float) -> list[float]:
-    """Return the shortest time of each call in microseconds; the calls alternate.
-
-    There are at least five rounds, and more until each call has had `seconds`.
-    """
-    repeats = [_repeats(call) for call in calls]
-    best = [float("inf")] * len(calls)
-    end = time.perf_counter() + seconds * len(calls)
-    rounds = 0
-    while rounds < 5 or time.perf_counter() < end:
-        for k, call in enumerate(calls):
-            best[k] = min(best[k], _sample(call, repeats[k]))
-        rounds += 1
-    return [1e6 * b for b in best]
-
-
 @contextmanager
 def real_tensors(devices: Sequence[torch.device] = ()) -> Iterator[None]:
     """Disable fake tensors, gradients and changes of the random states, as for a measurement.
@@ -104,17 +82,3 @@ def machine_limits() -> tuple[float, float]:
     a = torch.ones(MATRIX_SIZE, MATRIX_SIZE)
     matmul_us = fastest_us(lambda: torch.mm(a, a), seconds=0)
     return 2e6 * COPY_BYTES / copy_us, 2e6 * MATRIX_SIZE**3 / matmul_us
-
-
-def _repeats(call: TimedCall) -> int:
-    """Warm up, then return how many calls make a sample."""
-    call()
-    once = min(_sample(call, 1) for _ in range(2))
-    return max(1, min(50, int(SAMPLE_S / max(once, 1e-7))))
-
-
-def _sample(call: TimedCall, repeats: int) -> float:
-    start = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    return (time.perf_counter() - start) / repeats

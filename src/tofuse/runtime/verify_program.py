@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tofuse.backends.cpu.runtime.gemm_launch import GemmCode
+from tofuse.backends.cpu.runtime.launch import KernelCode
 from tofuse.errors import VerifyError
 from tofuse.ir.code_image import CodeImage
 from tofuse.ir.dims import symbols_of
 from tofuse.ir.runtime_kind import InferenceRuntime, TrainingRuntime
 from tofuse.ir.verify_plan import KernelSignature, verify_plan
-from tofuse.runtime.gemm_launch import GemmCode
-from tofuse.runtime.launch import KernelCode
 from tofuse.runtime.program_file import (
     ConstantInput,
     ExportedCode,

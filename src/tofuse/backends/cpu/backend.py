@@ -8,6 +8,9 @@ from functools import cached_property
 
 from tofuse.analysis.alias import MemRef
 from tofuse.backends.cpu.gemm import load_product
+from tofuse.backends.cpu.runtime.cpu_timing import interleaved_us
+from tofuse.backends.cpu.runtime.kernel_code import kernel_code
+from tofuse.backends.cpu.runtime.launch import Launcher
 from tofuse.backends.llvm.emit import emit, phase_functions
 from tofuse.backends.target import (
     ChosenSchedule,
@@ -44,9 +47,6 @@ from tofuse.ir.nest import Nest
 from tofuse.ir.plan import Plan
 from tofuse.ir.region import Reason, Region, Rule
 from tofuse.ir.schedule import Schedule, ScheduledKernel, Target
-from tofuse.runtime.kernel_code import kernel_code
-from tofuse.runtime.launch import Launcher
-from tofuse.runtime.timing import interleaved_us
 from tofuse.schedule.alias_legality import legal_aliases
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from tofuse.analysis.alias import MemRef
 from tofuse.backends.code_library import CodeLibrary, LoadedText
 from tofuse.backends.cpu.gemm_match import NOT_A_GEMM, Gemm, Matrix, match_gemm
+from tofuse.backends.cpu.runtime.gemm_launch import GemmCode, GemmLauncher
 from tofuse.backends.llvm.matmul.blocked_loops import blocked_loops_text
 from tofuse.backends.llvm.matmul.few_rows import (
     column_group,
@@ -33,7 +34,6 @@ from tofuse.ir.dims import Dim, size_hint, symbol
 from tofuse.ir.graph import Value
 from tofuse.ir.region import Region
 from tofuse.ir.schedule import Target
-from tofuse.runtime.gemm_launch import GemmCode, GemmLauncher
 
 MAX_ROWS = 14  # 32 registers hold 28 accumulators, two vectors of B and one of A
 WHY = "uses AVX-512; PyTorch's matrix products do not on this processor"

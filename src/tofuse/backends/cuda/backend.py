@@ -16,6 +16,9 @@ from tofuse.backends.cuda.load_group import load_groups
 from tofuse.backends.cuda.load_tiles import compile_programs, group_limit, triton_module
 from tofuse.backends.cuda.prune_tilings import prune_tilings
 from tofuse.backends.cuda.record_graph import graph_replay, recordable_device
+from tofuse.backends.cuda.runtime.cuda import CudaLauncher, capability, device_index, device_name
+from tofuse.backends.cuda.runtime.gpu_driver import gpu_driver
+from tofuse.backends.cuda.runtime.gpu_timing import interleaved_gpu_us
 from tofuse.backends.target import (
     ChosenSchedule,
     EmittedKernel,
@@ -47,9 +50,6 @@ from tofuse.ir.plan import Plan
 from tofuse.ir.region import Reason, Region, Rule
 from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ir.tile import GpuTarget, TileNest, TileProgram, TilingChoice
-from tofuse.runtime.cuda import CudaLauncher, capability, device_index, device_name
-from tofuse.runtime.gpu_driver import gpu_driver
-from tofuse.runtime.gpu_timing import interleaved_gpu_us
 from tofuse.schedule.alias_legality import legal_tile_aliases
 from tofuse.schedule.build_tiles import BY_HEURISTICS, build_tiles
 from tofuse.schedule.kernel_dedup import merge_gpu_kernels

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from tofuse.backends.cuda.runtime.cuda import device_index
+from tofuse.backends.cuda.runtime.graph_replay import GraphReplay, GraphSeeds
 from tofuse.backends.target import LoadProgram, Program
 from tofuse.cost.thresholds import MIN_LAUNCHES
 from tofuse.ir.graph import Graph
 from tofuse.ir.plan import Call, Launch, Plan
 from tofuse.ops.reference import resolve_operator
 from tofuse.ops.table import OPS, Pattern
-from tofuse.runtime.cuda import device_index
-from tofuse.runtime.graph_replay import GraphReplay, GraphSeeds
-from tofuse.runtime.pool import COUNTS_SHOW_OWNERS
+from tofuse.torch_internals.storage_owners import COUNTS_SHOW_OWNERS
 
 SEED = "tofuse.seed.default"
 SEED_FUNCTION = "tofuse_seed_default"  # as the text of a plan calls it

@@ -6,10 +6,15 @@ from contextlib import nullcontext
 import torch
 
 from tests.support.interpreted import needs_triton
+from tofuse.backends.cuda.runtime.gpu_driver import replaced_driver
+from tofuse.backends.cuda.runtime.gpu_timing import (
+    MAX_ROUNDS,
+    MIN_ROUNDS,
+    ROUNDS_OF_ALL,
+    interleaved_gpu_us,
+)
 from tofuse.ir.graph import Value
 from tofuse.ir.types import DType, TensorType
-from tofuse.runtime.gpu_driver import replaced_driver
-from tofuse.runtime.gpu_timing import MAX_ROUNDS, MIN_ROUNDS, ROUNDS_OF_ALL, interleaved_gpu_us
 from tofuse.runtime.sample_inputs import DISTINCT, sample_tensors
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from tofuse.backends.cpu.runtime.launch import Launcher, workspace
 from tofuse.cost.thresholds import (
     MAX_SERIAL_KERNELS,
     MAX_SHARED_WORKSPACE,
@@ -19,7 +20,6 @@ from tofuse.cost.thresholds import (
 from tofuse.errors import IndexOutOfRangeError
 from tofuse.ir.dims import evaluate
 from tofuse.ir.machine_function import Entry
-from tofuse.runtime.launch import Launcher, workspace
 
 TASK_WORDS = 4
 MAX_TEMPLATES = 8  # for different sizes and threads

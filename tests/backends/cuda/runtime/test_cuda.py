@@ -14,10 +14,10 @@ from torch.utils._pytree import tree_map
 
 import tofuse
 from tests.support.eager import outcome, tensors
+from tofuse.backends.cuda.runtime.cuda import CudaLauncher
 from tofuse.nvfuser import FusionDefinition
 from tofuse.ops.philox import uniform
 from tofuse.ops.reference import draw_seed
-from tofuse.runtime.cuda import CudaLauncher
 
 pytestmark = [
     pytest.mark.gpu,

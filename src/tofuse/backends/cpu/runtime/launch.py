@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 
+from tofuse.backends.cpu.runtime.pool import POOL
 from tofuse.cost.threads import threads_worth
 from tofuse.errors import IndexOutOfRangeError
 from tofuse.ir.dims import Dim, evaluate, size_hint, symbols_of
 from tofuse.ir.machine_function import Entry, function_address
-from tofuse.runtime.pool import POOL
 
 
 @dataclass(frozen=True)

@@ -22,38 +22,16 @@ import torch
 from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.cost.thresholds import MAX_OVERSIZE, RECENT_PROBES
 from tofuse.torch_internals.memory import (
-    counts_show_owners,
     empty_strided_cpu,
     reinterpret_tensor,
     storage_key,
     tensor_use_count,
 )
 from tofuse.torch_internals.memory import storage_use_count as use_count
+from tofuse.torch_internals.storage_owners import COUNTS_SHOW_OWNERS, StorageOwners
 
 HUGE_PAGE = 2 * 1024 * 1024
 MADV_HUGEPAGE = 14
-
-
-class StorageOwners:
-    """Notes the owners of a storage, to find out later whether it has others.
-
-    Two counts tell whether anything else holds the storage: C++ owners (tensors, views, saved
-    tensors), and references to the Python object that `tensor.untyped_storage()` returns.
-    """
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.storage = tensor.untyped_storage()
-        self.address = self.storage.data_ptr()
-        self.cdata = storage_key(self.storage)
-        self.owners = use_count(self.cdata)
-        self.references = getrefcount(self.storage)
-
-    def is_free(self) -> bool:
-        return use_count(self.cdata) == self.owners and getrefcount(self.storage) == self.references
-
-    def is_moved(self) -> bool:
-        """Whether the storage has other memory now: it was resized, or moved to shared memory."""
-        return self.storage.data_ptr() != self.address
 
 
 class Block(StorageOwners):
@@ -300,7 +278,6 @@ def _find_libc() -> ctypes.CDLL | None:
 
 
 _libc = _find_libc()
-COUNTS_SHOW_OWNERS = counts_show_owners()  # if not, no memory is used twice
 POOL = Pool(limit=0)
 LOCAL_REFERENCES, _UNSHARED_COUNTS = _unshared_counts()
 if os.name == "posix":

@@ -13,8 +13,8 @@ import torch
 
 import tofuse
 from tests.support.memory_limit import address_space
+from tofuse.backends.cpu.runtime.pool import POOL, Block, Bucket, Pool, size_class
 from tofuse.cost.machine import SMALLEST_POOLED as SMALLEST
-from tofuse.runtime.pool import POOL, Block, Bucket, Pool, size_class
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 N = 1 << 18  # float32 elements: well above the smallest block

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tofuse.backends.cpu.runtime.launch import KernelCode
 from tofuse.cost.work import kernel_work
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.kernel import Gather, Kernel
-from tofuse.runtime.launch import KernelCode
 
 
 def kernel_code(

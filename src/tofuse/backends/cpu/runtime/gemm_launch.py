@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
+from tofuse.backends.cpu.runtime.launch import workspace
 from tofuse.cost.thresholds import FLOPS_PER_THREAD, PACKED_ELEMENT_COST
 from tofuse.ir.dims import Dim, evaluate, symbols_of
 from tofuse.ir.machine_function import Entry, function_address
-from tofuse.runtime.launch import workspace
 
 BIAS_IN_PLACE = 2  # as the word `has_bias`, see `backends/llvm/matmul/gemm_context.py`
 

@@ -13,8 +13,8 @@ from typing import Union
 import torch
 
 from tofuse.errors import TofuseError
-from tofuse.runtime.pool import StorageOwners
 from tofuse.torch_internals.memory import reinterpret_tensor
+from tofuse.torch_internals.storage_owners import StorageOwners
 
 
 @dataclass(frozen=True, eq=False)

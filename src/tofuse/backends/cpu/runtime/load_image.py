@@ -6,10 +6,10 @@ import ctypes
 import mmap
 import struct
 
+from tofuse.backends.cpu.runtime.launch import find_openmp, find_vector_library
 from tofuse.errors import CompileError
 from tofuse.ir.code_image import CodeImage
 from tofuse.ir.machine_function import Entry, function_address, machine_function
-from tofuse.runtime.launch import find_openmp, find_vector_library
 
 
 def load_image(image: CodeImage) -> dict[str, Entry]:

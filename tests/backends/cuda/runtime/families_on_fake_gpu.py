@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.runtime.products_on_fake_gpu import contract_all
+from tests.backends.cuda.runtime.products_on_fake_gpu import contract_all
 from tests.support.fake_gpu import FakeGpu, compile_for
 
 __all__ = ["compile_for", "contract_all"]  # fixtures

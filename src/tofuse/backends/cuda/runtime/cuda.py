@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tofuse.backends.cuda.runtime.gpu_driver import (
+    GpuDriver,
+    LaunchExtra,
+    gpu_driver,
+    is_driver_open,
+)
 from tofuse.config import CUDA_LAUNCH_BLOCKING
 from tofuse.errors import IndexOutOfRangeError, TofuseWarning
 from tofuse.ir.dims import Dim, evaluate
 from tofuse.ir.types import DType
 from tofuse.ops.reference import TO_TORCH
-from tofuse.runtime.gpu_driver import GpuDriver, LaunchExtra, gpu_driver, is_driver_open
 
 if TYPE_CHECKING:  # `tofuse.load` does without tile programs
     from tofuse.ir.tile import GpuBinary, GpuCall
@@ -235,6 +240,11 @@ def device_name(device: str) -> str:
     if not torch.cuda.is_available():
         return "NVIDIA H200"
     return torch.cuda.get_device_name(torch.device(device))
+
+
+def seed_address(t: torch.Tensor) -> int:
+    """Return the address of a seed of a GPU kernel, negative if it is in GPU memory."""
+    return -t.data_ptr() if t.is_cuda else t.data_ptr()
 
 
 def _seed_bits(address: int, k: int) -> int:

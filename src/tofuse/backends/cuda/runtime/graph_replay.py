@@ -14,13 +14,18 @@ from dataclasses import dataclass, field
 
 import torch
 
+from tofuse.backends.cuda.runtime.cuda import raise_bad_index, wait_if_blocking
+from tofuse.backends.cuda.runtime.gpu_driver import GpuDriver, gpu_driver
+from tofuse.backends.cuda.runtime.graph_results import (
+    GraphResult,
+    describe_results,
+    make_results,
+    result_owners,
+)
+from tofuse.backends.launcher import Program
 from tofuse.errors import IndexOutOfRangeError, TofuseError, TofuseWarning, first_line
 from tofuse.ops.reference import draw_seed
-from tofuse.runtime.cuda import raise_bad_index, wait_if_blocking
-from tofuse.runtime.execute import CompiledPlan
-from tofuse.runtime.gpu_driver import GpuDriver, gpu_driver
-from tofuse.runtime.graph_results import GraphResult, describe_results, make_results, result_owners
-from tofuse.runtime.pool import StorageOwners
+from tofuse.torch_internals.storage_owners import StorageOwners
 
 WARM_UP_CALLS = 1  # whose arguments may be elsewhere than in all later calls
 REMEMBERED_CALLS = 4
@@ -87,7 +92,7 @@ class GraphReplay:
     `mutated`. All are on GPU `device`.
     """
 
-    run: CompiledPlan
+    run: Program
     name: str
     tensors: Sequence[int]
     mutated: frozenset[int]

@@ -6,9 +6,9 @@ import statistics
 import time
 from collections.abc import Sequence
 
+from tofuse.backends.cuda.runtime.gpu_driver import gpu_driver
+from tofuse.backends.launcher import TimedCall
 from tofuse.cost.thresholds import SLOW_CANDIDATE
-from tofuse.runtime.gpu_driver import gpu_driver
-from tofuse.runtime.timing import TimedCall
 
 MIN_ROUNDS, MAX_ROUNDS = 5, 100
 ROUNDS_OF_ALL = 3  # before calls are left out

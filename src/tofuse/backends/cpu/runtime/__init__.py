@@ -1,0 +1,1 @@
+"""Launches of CPU kernels, and the pool of their memory."""

@@ -1,0 +1,1 @@
+"""Kernel to schedule and loop nest."""

@@ -1,0 +1,1 @@
+"""Launches on a GPU, and replays of recorded ones."""
