@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tofuse.backends.llvm.load import host_target
+from tofuse.backends.cpu.llvm.load import host_target
 from tofuse.cost.machine import Machine
 from tofuse.driver.oracle import CostOracle
 from tofuse.driver.pipeline import partition

@@ -18,7 +18,7 @@ import tofuse
 from suites import models
 from suites.harness import Result
 from suites.zoo.example import Example, training_step
-from tofuse.backends.llvm.load import CODE
+from tofuse.backends.cpu.llvm.load import CODE
 
 ROUNDS = 2
 Compile = Callable[[nn.Module, Path], nn.Module]

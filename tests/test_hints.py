@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import tofuse
 from tests.support.eager import assert_as_eager
-from tofuse.backends.llvm import elementwise
+from tofuse.backends.cpu.llvm import elementwise
 from tofuse.report.repro import write_fusion_repro
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from suites.gpu.capture import Example, capture_graphs
 from suites.gpu.traffic import traffic_ratio
-from tofuse.backends.llvm.load import host_target
-from tofuse.backends.triton.emit import emit, launch_parameters
+from tofuse.backends.cpu.llvm.load import host_target
+from tofuse.backends.cuda.schedule.build_tiles import build_tiles
+from tofuse.backends.cuda.triton.emit import emit, launch_parameters
 from tofuse.capture.aot.aot_graphs import AtenGraph
 from tofuse.capture.lower.convert import convert
 from tofuse.capture.lower.effect_tokens import remove_effect_tokens
@@ -21,7 +22,6 @@ from tofuse.ir.kernel import Kernel
 from tofuse.ir.region import Partition
 from tofuse.ir.tile import GpuTarget, TileProgram
 from tofuse.passes.contract_products import contract_products
-from tofuse.schedule.build_tiles import build_tiles
 
 
 @dataclass(frozen=True, eq=False)

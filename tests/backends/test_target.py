@@ -12,7 +12,7 @@ from torch import Tensor
 import tofuse
 from tests.support.interpreted_backend import InterpretedBackend
 from tofuse.backends.backend_of import BACKENDS
-from tofuse.backends.llvm.load import CODE, host_target
+from tofuse.backends.cpu.llvm.load import CODE, host_target
 from tofuse.backends.target import Backend
 from tofuse.config import make_config
 from tofuse.cost.machine import Machine

@@ -9,7 +9,7 @@ import torch
 from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 
 import tofuse
-from tofuse.backends.llvm import elementwise
+from tofuse.backends.cpu.llvm import elementwise
 from tofuse.errors import CompileError
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tofuse
-from tofuse.backends.llvm.load import CODE
+from tofuse.backends.cpu.llvm.load import CODE
 
 PROGRAM = """
 def program(x):
@@ -48,7 +48,7 @@ def mappings():
 @pytest.mark.broad(1)
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 def test_dropped_programs_leave_nothing_behind(capture, monkeypatch, request):
-    monkeypatch.setattr("tofuse.backends.llvm.load.MAX_RECENT_LINKED_TEXTS", 2)
+    monkeypatch.setattr("tofuse.backends.cpu.llvm.load.MAX_RECENT_LINKED_TEXTS", 2)
     rounds = 100 if request.config.getoption("--full") else 6
     for number in range(4):
         compile_and_drop(number, capture)
@@ -112,8 +112,8 @@ def call(function):
 
 
 def test_threads_load_and_drop_the_same_texts(monkeypatch):
-    monkeypatch.setattr("tofuse.backends.llvm.load.MAX_RECENT_LINKED_TEXTS", 1)
-    monkeypatch.setattr("tofuse.backends.llvm.load.MAX_LIBRARIES_PER_LINKER", 3)
+    monkeypatch.setattr("tofuse.backends.cpu.llvm.load.MAX_RECENT_LINKED_TEXTS", 1)
+    monkeypatch.setattr("tofuse.backends.cpu.llvm.load.MAX_LIBRARIES_PER_LINKER", 3)
     wrong = []
 
     def work():

@@ -19,7 +19,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 
 import tofuse
 from tests.support.memory_limit import address_space
-from tofuse.backends.llvm.load import CODE
+from tofuse.backends.cpu.llvm.load import CODE
 from tofuse.errors import CompileError
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")

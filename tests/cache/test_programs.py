@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import tofuse
-from tofuse.backends.llvm.load import CODE
+from tofuse.backends.cpu.llvm.load import CODE
 from tofuse.cache import programs
 from tofuse.cache.store import store_of
 from tofuse.config import make_config

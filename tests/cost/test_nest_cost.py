@@ -4,6 +4,8 @@ import torch
 
 import tofuse
 from tests.support.kernels import kernel
+from tofuse.backends.cpu.schedule.build_nest import build_nest
+from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
 from tofuse.cost.kernel_cost import Cost
 from tofuse.cost.library import library_us
 from tofuse.cost.machine import default_machine
@@ -12,8 +14,6 @@ from tofuse.ir.kernel import Kernel
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.region import Region
 from tofuse.ir.schedule import Target
-from tofuse.schedule.build_nest import build_nest
-from tofuse.schedule.choose_schedule import choose_schedule
 
 
 def cost(k: Kernel, threads: int = 1, lanes: int = 16) -> Cost:

@@ -3,10 +3,10 @@
 import pytest
 
 from tests.support.kernels import kernel
+from tofuse.backends.cuda.schedule.build_tiles import build_tiles
 from tofuse.cost.gpu_machine import DEFAULT_GPU, GPUS, GpuMachine
 from tofuse.cost.tile_cost import TileCost, gpu_cost, tile_costs, tile_program_us
 from tofuse.ir.tile import GpuTarget, TileProgram
-from tofuse.schedule.build_tiles import build_tiles
 
 
 def program(text: str, gpu: GpuMachine = DEFAULT_GPU) -> TileProgram:

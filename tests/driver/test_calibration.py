@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import tofuse
+from tofuse.backends.cpu.llvm.load import host_target
 from tofuse.backends.cpu.runtime.launch import thread_count
-from tofuse.backends.llvm.load import host_target
 from tofuse.cache.store import Store, store_of
 from tofuse.config import Config
 from tofuse.cost import machine_source

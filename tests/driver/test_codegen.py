@@ -12,6 +12,9 @@ from tests.support.graphs import graphs
 from tests.support.kernels import run_interpreter, run_nest
 from tests.support.numbers import TORCH_DTYPES, sizes_of
 from tests.support.partition_runner import RunKernel, run_partition
+from tofuse.backends.cpu.schedule.build_nest import build_nest
+from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
+from tofuse.backends.cpu.schedule.unroll_axes import unroll_axes
 from tofuse.driver.pipeline import partition, run_graph_passes
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph import Graph, Scalar, Value, show_graph
@@ -25,10 +28,7 @@ from tofuse.ir.types import DType
 from tofuse.ops.check_kernel import check_kernel
 from tofuse.ops.reference import run_graph
 from tofuse.schedule.alias_legality import legal_aliases
-from tofuse.schedule.build_nest import build_nest
-from tofuse.schedule.choose_schedule import choose_schedule
 from tofuse.schedule.schedule_legality import Unschedulable
-from tofuse.schedule.unroll_axes import unroll_axes
 
 EXAMPLES = 120
 INEXACT = {"sum", "pow"}  # two ways to compute these differ in the last bit, or in a zero's sign

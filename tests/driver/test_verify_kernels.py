@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import tofuse
 from benchmarks.seeds import SEEDS, Seed
 from tests.support.eager import assert_as_eager
-from tofuse.backends.llvm import elementwise
+from tofuse.backends.cpu.llvm import elementwise
 from tofuse.driver.verify_kernels import describe_mismatch
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")

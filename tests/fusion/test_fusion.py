@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from tofuse.backends.triton.emit import emit, launch_parameters
+from tofuse.backends.cuda.schedule.build_tiles import build_tiles
+from tofuse.backends.cuda.triton.emit import emit, launch_parameters
 from tofuse.cost.machine import Machine
 from tofuse.driver.oracle import CostOracle
 from tofuse.driver.pipeline import partition, run_graph_passes
@@ -23,7 +24,6 @@ from tofuse.ir.schedule import Target
 from tofuse.ir.tile import GpuTarget
 from tofuse.nvfuser import DataType, FusionDefinition
 from tofuse.ops.check_graph import check_graph
-from tofuse.schedule.build_tiles import build_tiles
 
 
 def partition_for_gpu(graph: Graph) -> Partition:

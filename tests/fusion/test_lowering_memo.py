@@ -2,7 +2,7 @@
 
 from tofuse.analysis.alias import AliasAnalysis
 from tofuse.backends.cpu.backend import CpuBackend
-from tofuse.backends.llvm.load import host_target
+from tofuse.backends.cpu.llvm.load import host_target
 from tofuse.config import Config
 from tofuse.cost.machine import Machine
 from tofuse.driver.codegen import CodegenContext, generate_kernels

@@ -3,7 +3,7 @@
 import pytest
 
 from tofuse.analysis.alias import AliasAnalysis
-from tofuse.backends.llvm.load import host_target
+from tofuse.backends.cpu.llvm.load import host_target
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
 from tofuse.driver.oracle import CostOracle

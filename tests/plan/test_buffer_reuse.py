@@ -6,14 +6,14 @@ import torch.nn.functional as F
 
 import tofuse
 from tests.support.eager import assert_as_eager
-from tofuse.backends.llvm.emit import emit
+from tofuse.backends.cpu.llvm.emit import emit
+from tofuse.backends.cpu.schedule.build_nest import build_nest
 from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.parse_plan import parse_plan
 from tofuse.ir.plan import show_step
 from tofuse.ir.schedule import parse_schedule
 from tofuse.plan.buffer_reuse import reuse_buffers
 from tofuse.schedule.alias_legality import legal_aliases
-from tofuse.schedule.build_nest import build_nest
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

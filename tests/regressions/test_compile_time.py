@@ -6,7 +6,7 @@ import torch
 import tofuse
 from benchmarks.long_programs import chain, ladder, layers, scan
 from tests.support.eager import assert_as_eager, copies
-from tofuse.backends.llvm.load import CODE
+from tofuse.backends.cpu.llvm.load import CODE
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

@@ -3,12 +3,12 @@
 import pytest
 
 from tests.support.kernels import kernel as parsed
+from tofuse.backends.cpu.schedule.build_nest import build_nest
+from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
+from tofuse.backends.cuda.schedule.build_tiles import build_tiles
 from tofuse.ir.schedule import Target, parse_schedule
 from tofuse.ir.tile import GpuTarget
 from tofuse.schedule.alias_legality import legal_aliases_by_name, legal_tile_aliases
-from tofuse.schedule.build_nest import build_nest
-from tofuse.schedule.build_tiles import build_tiles
-from tofuse.schedule.choose_schedule import choose_schedule
 
 SIGNATURE = "kernel k(x0: in f32, x1: in f32, y2: out f32) over"
 ELEMENTWISE = (

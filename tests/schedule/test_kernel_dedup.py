@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from tests.support.kernels import run_interpreter, run_nest
+from tofuse.backends.cpu.schedule.build_nest import build_nest
+from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
 from tofuse.ir.dims import evaluate, symbol
 from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.schedule import Target
-from tofuse.schedule.build_nest import build_nest
-from tofuse.schedule.choose_schedule import choose_schedule
 from tofuse.schedule.kernel_dedup import kernel_dedup, merge_gpu_kernels
 
 ELEMENTWISE = """kernel {name}(x0: in f32, y1: out f32) over i0:{n} {{

@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves
 from tests.support.capture_only import Recorder
 from tests.support.tile_runner import Libdevice, run_instances
 from tofuse.backends.cuda.runtime.gpu_driver import replaced_driver
-from tofuse.backends.triton.cubin import RegisterUsage
-from tofuse.backends.triton.load import LaunchSpec, TritonModule
+from tofuse.backends.cuda.triton.cubin import RegisterUsage
+from tofuse.backends.cuda.triton.load import LaunchSpec, TritonModule
 from tofuse.capture.lower.convert import CapturedGraph, convert
 from tofuse.driver import compile_program
 from tofuse.driver.compile_graph import CompiledGraph

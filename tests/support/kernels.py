@@ -8,10 +8,12 @@ import torch
 
 from tests.support.numbers import TORCH_DTYPES
 from tofuse.analysis.alias import AliasAnalysis
+from tofuse.backends.cpu.llvm.emit import emit
+from tofuse.backends.cpu.llvm.load import CODE, Entry, host_target
 from tofuse.backends.cpu.runtime.launch import find_openmp, find_vector_library
+from tofuse.backends.cpu.schedule.build_nest import build_nest
+from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
 from tofuse.backends.interp.interpreter import run_kernel
-from tofuse.backends.llvm.emit import emit
-from tofuse.backends.llvm.load import CODE, Entry, host_target
 from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import LoweredRegion, lower_region
 from tofuse.ir.dims import Dim, evaluate
@@ -22,8 +24,6 @@ from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.region import Region
 from tofuse.ir.schedule import Schedule, Target, parse_schedule
 from tofuse.ops.check_kernel import check_kernel
-from tofuse.schedule.build_nest import build_nest
-from tofuse.schedule.choose_schedule import choose_schedule
 
 Buffers = dict[str, torch.Tensor]
 GUARD = 64  # bytes around every output that must not be written

@@ -11,9 +11,9 @@ from triton.runtime import interpreter
 
 from tests.support.kernels import GUARD, PATTERN, Buffers, fresh_outputs
 from tests.support.numbers import TORCH_DTYPES
-from tofuse.backends.triton.emit import emit, emit_group, launch_parameters
-from tofuse.backends.triton.group import group_parameters
-from tofuse.backends.triton.load import JitFunction, jit_functions
+from tofuse.backends.cuda.triton.emit import emit, emit_group, launch_parameters
+from tofuse.backends.cuda.triton.group import group_parameters
+from tofuse.backends.cuda.triton.load import JitFunction, jit_functions
 from tofuse.ir.dims import evaluate
 from tofuse.ir.tile import GpuCall, TileGroup, TileProgram, Workspace, call_name
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tofuse.backends.code_library import CodeLibrary
+from tofuse.backends.cpu.llvm.load import CODE
+from tofuse.backends.cpu.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.backends.cpu.runtime.gemm_launch import GemmCode, GemmLauncher
 from tofuse.backends.cpu.runtime.launch import (
     KernelCode,
@@ -14,8 +16,6 @@ from tofuse.backends.cpu.runtime.launch import (
     find_vector_library,
 )
 from tofuse.backends.cpu.runtime.pool import POOL
-from tofuse.backends.llvm.load import CODE
-from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.cache.store import Store, store_of
 from tofuse.config import Config
 from tofuse.cost.call_overhead import COMPILED_IS_FASTER, Prediction

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from importlib.util import MAGIC_NUMBER
 
+from tofuse.backends.cpu.llvm.load import host_target
+from tofuse.backends.cpu.llvm.machine_code import host_features
 from tofuse.backends.cpu.runtime.launch import thread_count
-from tofuse.backends.llvm.load import host_target
-from tofuse.backends.llvm.machine_code import host_features
 from tofuse.cache.artifact import Artifact
 from tofuse.cache.store import store_of
 from tofuse.capture.aot.tangent_layouts import TangentLayouts

@@ -9,11 +9,11 @@ import torch
 from torch.fx import GraphModule
 
 from tofuse.backends.backend_of import backend_of
+from tofuse.backends.cpu.llvm.load import host_target
 from tofuse.backends.cpu.runtime.cpu_timing import interleaved_us
 from tofuse.backends.cpu.runtime.launch import thread_count
 from tofuse.backends.cuda.runtime.cuda import synchronize
 from tofuse.backends.launcher import TimedCall
-from tofuse.backends.llvm.load import host_target
 from tofuse.cache.store import store_of
 from tofuse.capture.fx.devices import is_supported
 from tofuse.cost.machine_source import assumed_machine

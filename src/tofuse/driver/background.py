@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 
-from tofuse.backends.llvm.load import CODE
+from tofuse.backends.cpu.llvm.load import CODE
 from tofuse.cache.guarded_codes import MAX_CODES
 from tofuse.capture.dynamo.guarded_code import is_watched
 from tofuse.torch_internals.dynamo import compile_lock

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tofuse.backends.cpu.llvm.load import host_target
 from tofuse.backends.cpu.runtime.cpu_timing import fastest_us
 from tofuse.backends.cpu.runtime.launch import thread_count
-from tofuse.backends.llvm.load import host_target
 from tofuse.config import Config, Option, make_config
 from tofuse.cost.host import host
 from tofuse.cost.machine import MMAP_THRESHOLD, Machine

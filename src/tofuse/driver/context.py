@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from torch.fx import GraphModule
 
 from tofuse.backends.code_library import CodeLibrary
+from tofuse.backends.cpu.llvm.load import CODE, host_target
 from tofuse.backends.cpu.runtime.launch import find_vector_library
-from tofuse.backends.llvm.load import CODE, host_target
 from tofuse.capture.dynamo.capture_errors import OUT_OF_MEMORY
 from tofuse.capture.fx.location import source_location
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing

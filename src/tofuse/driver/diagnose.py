@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
+from tofuse.backends.cpu.llvm.load import host_target
 from tofuse.backends.cpu.runtime.launch import find_openmp, find_vector_library, thread_count
-from tofuse.backends.llvm.load import host_target
 from tofuse.cache.store import Store, store_of
 from tofuse.config import Config, make_config
 from tofuse.cost.host import available_cores, host

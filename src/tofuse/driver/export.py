@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 from torch.export import ExportedProgram
 
-from tofuse.backends.llvm.collect_code import CollectedCode
-from tofuse.backends.llvm.machine_code import digest
-from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
-from tofuse.backends.llvm.processor import PROCESSORS
+from tofuse.backends.cpu.llvm.collect_code import CollectedCode
+from tofuse.backends.cpu.llvm.machine_code import digest
+from tofuse.backends.cpu.llvm.parallel_driver import PARALLEL_DRIVER
+from tofuse.backends.cpu.llvm.processor import PROCESSORS
 from tofuse.cache.artifact import Artifact
 from tofuse.capture.aot.aot_graphs import NO_VIEW, AOTGraphs, AtenGraph
 from tofuse.capture.aot.boxed import BoxedFunction

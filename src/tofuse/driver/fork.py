@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from tofuse.backends.llvm.load import CODE
-from tofuse.backends.llvm.machine_code import CODEGEN_LOCK
+from tofuse.backends.cpu.llvm.load import CODE
+from tofuse.backends.cpu.llvm.machine_code import CODEGEN_LOCK
 from tofuse.driver.background import QUEUE
 from tofuse.torch_internals.dynamo import compile_lock
 

@@ -8,10 +8,10 @@ from functools import cached_property
 
 from tofuse.backends.aten.run_ops import checked_executor_callable, eager_region_callable
 from tofuse.backends.code_library import CodeLibrary
+from tofuse.backends.cpu.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.backends.cpu.runtime.gemm_launch import GemmLauncher
 from tofuse.backends.cpu.runtime.launch import Launcher
 from tofuse.backends.launcher import KernelLauncher
-from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.backends.target import LaunchGroup, Recorder
 from tofuse.cache.artifact import Artifact
 from tofuse.cache.store import store_of

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tofuse.backends.cpu.llvm.load import CODE
 from tofuse.backends.cuda.runtime.cuda import empty_on, seed_address, synchronize
 from tofuse.backends.launcher import KernelLauncher
-from tofuse.backends.llvm.load import CODE
 from tofuse.driver.codegen import CodegenContext, generate_kernels
 from tofuse.driver.load_kernels import linking_of, load_kernels
 from tofuse.errors import VerifyError

@@ -74,6 +74,7 @@ class Accumulator:
 
 
 Node = Union[StmtNode, Reload, For]  # noqa: UP007
+NestStmt = Union[Stmt, Reload]  # noqa: UP007
 
 
 @dataclass(frozen=True, eq=False)

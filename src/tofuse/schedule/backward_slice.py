@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from tofuse.analysis.reachability import reachable
-from tofuse.schedule.loop_placement import NestStmt
+from tofuse.ir.nest import NestStmt
 
 S = TypeVar("S", bound=NestStmt)
 

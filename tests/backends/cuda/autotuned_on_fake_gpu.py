@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from tests.support.fake_gpu import FakeGpu, compile_for
-from tofuse.backends.triton.cubin import RegisterUsage
-from tofuse.backends.triton.load import LaunchSpec, TritonModule
+from tofuse.backends.cuda.triton.cubin import RegisterUsage
+from tofuse.backends.cuda.triton.load import LaunchSpec, TritonModule
 from tofuse.driver import tune_partition
 from tofuse.driver.choice import FUSED, Choice
 from tofuse.errors import CompileError

@@ -12,11 +12,11 @@ from tests.support.eager import outcome
 from tests.support.interpreted import needs_triton, run_interpreted
 from tofuse.backends.cuda.backend import CudaBackend
 from tofuse.backends.cuda.runtime.gpu_driver import CudaDriver
+from tofuse.backends.cuda.schedule.build_tiles import build_tiles
 from tofuse.backends.target import KernelRequest
 from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.region import Reason
 from tofuse.ir.tile import TileProgram
-from tofuse.schedule.build_tiles import build_tiles
 
 
 @needs_triton

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 import tofuse
-from tofuse.backends.llvm.load import CODE
-from tofuse.backends.llvm.vector_math.vector_library import LIBRARY, library_definition
+from tofuse.backends.cpu.llvm.load import CODE
+from tofuse.backends.cpu.llvm.vector_math.vector_library import LIBRARY, library_definition
 from tofuse.errors import CompileError
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.partition_graphs import PARTITION_GRAPHS, SIZE, GraphBuilder, partition_on_cpu
 from tests.support.call_count import count_calls
 from tests.support.evaluators import rejecting
-from tofuse.backends.llvm.load import host_target
+from tofuse.backends.cpu.llvm.load import host_target
 from tofuse.cost.machine import Machine
 from tofuse.driver.oracle import CostOracle
 from tofuse.driver.pipeline import partition

@@ -8,10 +8,15 @@ from functools import cached_property
 
 from tofuse.analysis.alias import MemRef
 from tofuse.backends.cpu.gemm import load_product
+from tofuse.backends.cpu.llvm.emit import emit, phase_functions
 from tofuse.backends.cpu.runtime.cpu_timing import interleaved_us
 from tofuse.backends.cpu.runtime.kernel_code import kernel_code
 from tofuse.backends.cpu.runtime.launch import Launcher
-from tofuse.backends.llvm.emit import emit, phase_functions
+from tofuse.backends.cpu.schedule.build_nest import build_nest
+from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
+from tofuse.backends.cpu.schedule.prefetch import prefetch
+from tofuse.backends.cpu.schedule.schedule_variants import schedule_variants
+from tofuse.backends.cpu.schedule.unroll_axes import unroll_axes
 from tofuse.backends.target import (
     ChosenSchedule,
     EmittedKernel,
@@ -48,13 +53,8 @@ from tofuse.ir.plan import Plan
 from tofuse.ir.region import Reason, Region, Rule
 from tofuse.ir.schedule import Schedule, ScheduledKernel, Target
 from tofuse.schedule.alias_legality import legal_aliases
-from tofuse.schedule.build_nest import build_nest
-from tofuse.schedule.choose_schedule import choose_schedule
 from tofuse.schedule.kernel_dedup import DedupedKernel, kernel_dedup
-from tofuse.schedule.prefetch import prefetch
 from tofuse.schedule.schedule_legality import Unschedulable
-from tofuse.schedule.schedule_variants import schedule_variants
-from tofuse.schedule.unroll_axes import unroll_axes
 
 NEST_PASSES = (prefetch,)  # Nest -> Nest
 

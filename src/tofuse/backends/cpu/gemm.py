@@ -7,24 +7,24 @@ from collections.abc import Mapping
 from tofuse.analysis.alias import MemRef
 from tofuse.backends.code_library import CodeLibrary, LoadedText
 from tofuse.backends.cpu.gemm_match import NOT_A_GEMM, Gemm, Matrix, match_gemm
-from tofuse.backends.cpu.runtime.gemm_launch import GemmCode, GemmLauncher
-from tofuse.backends.llvm.matmul.blocked_loops import blocked_loops_text
-from tofuse.backends.llvm.matmul.few_rows import (
+from tofuse.backends.cpu.llvm.matmul.blocked_loops import blocked_loops_text
+from tofuse.backends.cpu.llvm.matmul.few_rows import (
     column_group,
     few_rows_kernel_text,
     few_rows_loops_text,
     row_group,
 )
-from tofuse.backends.llvm.matmul.gemm_context import CONTEXT_WORDS
-from tofuse.backends.llvm.matmul.masked_vectors import LANES
-from tofuse.backends.llvm.matmul.microkernel import microkernel_text
-from tofuse.backends.llvm.matmul.pack import (
+from tofuse.backends.cpu.llvm.matmul.gemm_context import CONTEXT_WORDS
+from tofuse.backends.cpu.llvm.matmul.masked_vectors import LANES
+from tofuse.backends.cpu.llvm.matmul.microkernel import microkernel_text
+from tofuse.backends.cpu.llvm.matmul.pack import (
     WIDTH,
     micropanel_elements,
     pack_depth_major,
     pack_line_major,
     pack_transposed,
 )
+from tofuse.backends.cpu.runtime.gemm_launch import GemmCode, GemmLauncher
 from tofuse.backends.target import AliasPairs, Linking, LoadedProduct
 from tofuse.cache.store import Store
 from tofuse.cost.machine import Machine

@@ -19,6 +19,11 @@ from tofuse.backends.cuda.record_graph import graph_replay, recordable_device
 from tofuse.backends.cuda.runtime.cuda import CudaLauncher, capability, device_index, device_name
 from tofuse.backends.cuda.runtime.gpu_driver import gpu_driver
 from tofuse.backends.cuda.runtime.gpu_timing import interleaved_gpu_us
+from tofuse.backends.cuda.schedule.build_tiles import BY_HEURISTICS, build_tiles
+from tofuse.backends.cuda.schedule.split_launches import separate_scalar_updates
+from tofuse.backends.cuda.schedule.tiling_variants import tiling_variants
+from tofuse.backends.cuda.triton.emit import emit
+from tofuse.backends.cuda.triton.load import triton_version
 from tofuse.backends.target import (
     ChosenSchedule,
     EmittedKernel,
@@ -33,8 +38,6 @@ from tofuse.backends.target import (
     Recorder,
     TimedCall,
 )
-from tofuse.backends.triton.emit import emit
-from tofuse.backends.triton.load import triton_version
 from tofuse.cost.gpu_machine import GpuMachine, gpu_machine
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
@@ -51,11 +54,8 @@ from tofuse.ir.region import Reason, Region, Rule
 from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ir.tile import GpuTarget, TileNest, TileProgram, TilingChoice
 from tofuse.schedule.alias_legality import legal_tile_aliases
-from tofuse.schedule.build_tiles import BY_HEURISTICS, build_tiles
 from tofuse.schedule.kernel_dedup import merge_gpu_kernels
 from tofuse.schedule.schedule_legality import Unschedulable
-from tofuse.schedule.split_launches import separate_scalar_updates
-from tofuse.schedule.tiling_variants import tiling_variants
 
 CAPTURED = "tune='measure' times nothing while a CUDA graph is captured"
 Bounds = Mapping[str, int]

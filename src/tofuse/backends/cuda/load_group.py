@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tofuse.backends.cuda.runtime.cuda import CudaLauncher, capability, device_index
+from tofuse.backends.cuda.triton.emit import emit_group, launch_parameters
+from tofuse.backends.cuda.triton.group import group_parameters
+from tofuse.backends.cuda.triton.load import LaunchSpec, TritonModule
 from tofuse.backends.target import GroupedCalls, KernelLauncher, LaunchGroup
 from tofuse.backends.thread_map import thread_map
-from tofuse.backends.triton.emit import emit_group, launch_parameters
-from tofuse.backends.triton.group import group_parameters
-from tofuse.backends.triton.load import LaunchSpec, TritonModule
 from tofuse.errors import CompileError
 from tofuse.ir.tile import TileGroup, TileProgram
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from tofuse.backends.cuda.triton.emit import launch_parameters
+from tofuse.backends.cuda.triton.group import SHARED_PARAMETERS, call_parameters
+from tofuse.backends.cuda.triton.load import LaunchSpec, TritonModule
 from tofuse.backends.target import EmittedKernel
 from tofuse.backends.thread_map import thread_map
-from tofuse.backends.triton.emit import launch_parameters
-from tofuse.backends.triton.group import SHARED_PARAMETERS, call_parameters
-from tofuse.backends.triton.load import LaunchSpec, TritonModule
 from tofuse.cost.thresholds import MAX_GROUPED_CALLS
 from tofuse.errors import CompileError
 from tofuse.ir.tile import TileProgram

@@ -14,7 +14,7 @@ from tofuse.cost.thresholds import FLOPS_PER_THREAD, PACKED_ELEMENT_COST
 from tofuse.ir.dims import Dim, evaluate, symbols_of
 from tofuse.ir.machine_function import Entry, function_address
 
-BIAS_IN_PLACE = 2  # as the word `has_bias`, see `backends/llvm/matmul/gemm_context.py`
+BIAS_IN_PLACE = 2  # as the word `has_bias`, see `backends/cpu/llvm/matmul/gemm_context.py`
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from tofuse.ir.machine_function import Entry
 
 TASK_WORDS = 4
 MAX_TEMPLATES = 8  # for different sizes and threads
-HEADER_WORDS = 2  # before the rounds, see `backends/llvm/parallel_driver.py`
+HEADER_WORDS = 2  # before the rounds, see `backends/cpu/llvm/parallel_driver.py`
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,248 @@
+"""The reductions in progress: where each one accumulates, and when it begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from typing import Union
+
+from tofuse.backends.cpu.llvm.function_emitter import EmittedValue, FunctionEmitter
+from tofuse.backends.cpu.llvm.reduce import (
+    RegisterAccumulator,
+    fold_into,
+    fold_stage,
+    horizontal_reduce,
+    new_accumulator,
+    update,
+)
+from tofuse.backends.cpu.llvm.scratch_accumulators import (
+    fold_array_stage,
+    fold_into_array,
+    fold_stages,
+    reset_arrays,
+    store_partial,
+    update_array,
+)
+from tofuse.ir.dims import Dim, static_or
+from tofuse.ir.kernel import Reduce, Store, iteration_axes
+from tofuse.ir.nest import Accumulator, For, Nest, Node, StmtNode
+from tofuse.ir.schedule import Loop
+from tofuse.ir.staged_sum import (
+    FIRST_STAGE_TERMS,
+    is_staged,
+    sequential_steps,
+    stage_count,
+    stage_period,
+)
+from tofuse.ir.types import DType
+
+OuterAccumulator = Union[RegisterAccumulator, Accumulator]  # noqa: UP007
+
+
+class ActiveReductions:
+    """The accumulators of reductions in progress, by name: in registers and in scratch arrays."""
+
+    def __init__(self, nest: Nest) -> None:
+        self.nest = nest
+        self.in_registers: dict[str, RegisterAccumulator] = {}
+        self.in_scratch: dict[str, Accumulator] = {}
+        _, self.statement_axes = iteration_axes(nest.kernel)
+        self.value_dtypes = {s.name: s.dtype for s in nest.kernel.body if not isinstance(s, Store)}
+
+    def begin(self, emitter: FunctionEmitter, a: Accumulator) -> None:
+        """Start a reduction, in registers if the result does not depend on inner loops' axes."""
+        r, schedule = a.reduce, self.nest.schedule
+        if a.array is not None and a.array.index.terms:
+            reset_arrays(emitter, a)
+            self.in_scratch[r.name] = a
+            return
+        in_vectors = schedule.vector > 1 and schedule.loops[-1].axis in self.statement_axes[r]
+        lanes, unroll = (schedule.vector, schedule.unroll) if in_vectors else (1, 1)
+        single_loop = in_vectors and not self._reduction_loops(r)
+        stages = self._stages_of(r, in_vectors=single_loop)
+        acc = new_accumulator(emitter, r, self._dtype(r), lanes, unroll, stages)
+        self.in_registers[r.name] = acc
+
+    def update(self, emitter: FunctionEmitter, r: Reduce) -> None:
+        """Combine the current values of a reduction's argument into its accumulator."""
+        if r.name in self.in_registers:
+            update(emitter, self.in_registers[r.name])
+        else:
+            values = emitter.operands(r.arg, self._dtype(r))
+            update_array(emitter, self.in_scratch[r.name], values)
+
+    def finish(self, emitter: FunctionEmitter, a: Accumulator, *, partial: bool = False) -> None:
+        """Define the result of a reduction, or store this thread's `partial` one; end it."""
+        acc = self.in_registers.pop(a.reduce.name, None)
+        if acc is None:
+            del self.in_scratch[a.reduce.name]
+            if a.stages:
+                fold_stages(emitter, a)
+        elif partial:
+            store_partial(emitter, a, acc)
+        else:
+            result = horizontal_reduce(emitter, acc)[-1]
+            emitter.values[a.reduce.name] = EmittedValue((result,), a.reduce.dtype, 1)
+
+    def begin_inner(self, emitter: FunctionEmitter, node: For) -> list[OuterAccumulator]:
+        """Use fresh vector accumulators in a loop for reductions that began outside it.
+
+        Sums in registers get them so that errors stay small. Arrays without the vector axis get
+        them so that lanes are folded once and not at every step. Return the outer accumulators.
+        """
+        outer_accumulators: list[OuterAccumulator] = []
+        own, schedule = {a.reduce for a in node.reductions}, self.nest.schedule
+        for r in (n.stmt for n in node.body if isinstance(n, StmtNode)):
+            if not isinstance(r, Reduce) or r in own:
+                continue
+            array, outer = self.in_scratch.get(r.name), self.in_registers.get(r.name)
+            if array is not None and node.loop.axis in r.over:
+                outer_accumulators.append(array)
+            elif outer is not None and is_staged(r):
+                outer_accumulators.append(outer)
+            else:
+                continue
+            dtype, stages = self._dtype(r), self._stages_of(r, in_vectors=True)
+            lanes, unroll = schedule.vector, schedule.unroll
+            self.in_registers[r.name] = new_accumulator(emitter, r, dtype, lanes, unroll, stages)
+        return outer_accumulators
+
+    def end_inner(
+        self, emitter: FunctionEmitter, outer_accumulators: Sequence[OuterAccumulator]
+    ) -> None:
+        """Fold the accumulators of `begin_inner` into the outer ones and restore these."""
+        for outer in outer_accumulators:
+            acc = self.in_registers.pop(outer.reduce.name)
+            if isinstance(outer, RegisterAccumulator):
+                fold_into(emitter, acc, outer)
+                self.in_registers[outer.reduce.name] = outer
+            else:
+                fold_into_array(emitter, acc, outer)
+
+    def _dtype(self, r: Reduce) -> DType:
+        """Return the dtype of an accumulator: argmax and argmin compare their argument."""
+        return self.value_dtypes[r.arg] if r.position is not None else r.dtype
+
+    # -- stages of long sums ---------------------------------------------------------------------
+
+    def _stages_of(self, r: Reduce, *, in_vectors: bool) -> int:
+        """Return the number of stages of a sum in registers.
+
+        `in_vectors` means that it runs in a single vector loop, else in loops around vector loops.
+        """
+        kernel, schedule = self.nest.kernel, self.nest.schedule
+        if not is_staged(r):
+            return 0
+        return stage_count(
+            self._vector_groups() if in_vectors else sequential_steps(kernel, schedule, r)
+        )
+
+    def _reduction_loops(self, r: Reduce) -> list[Loop]:
+        """Return the loops of a reduction that do not run in vectors."""
+        schedule = self.nest.schedule
+        around = schedule.loops[:-1] if schedule.vector > 1 else schedule.loops
+        return [lp for lp in around if lp.axis in r.over]
+
+    def fold_due_stages(
+        self, emitter: FunctionEmitter, done: Collection[Loop], body: Sequence[Node], rows: int = 1
+    ) -> None:
+        """After an iteration of the loops `done`, fold the due stages of sums updated in `body`.
+
+        Later passes run the same loops without updating these sums. An iteration over several
+        `rows` counts as one step.
+        """
+        updated = set(_reductions_in(body)) if self.in_scratch or self.in_registers else set()
+        for a in self.in_scratch.values():
+            if a.stages and a.reduce in updated and self._reduction_loops(a.reduce)[-1] in done:
+                outside, periods = self._outer_axes(a.reduce), _stage_periods(len(a.stages), rows)
+                fold = partial(fold_array_stage, emitter, a, outside)
+                self._fold_due(emitter, self._step_number(emitter, a.reduce), periods, fold)
+        for acc in self.in_registers.values():
+            loops, periods = self._reduction_loops(acc.reduce), _stage_periods(len(acc.stages))
+            if acc.stages and acc.reduce in updated and loops and loops[-1] in done:
+                step = self._step_number(emitter, acc.reduce)
+                self._fold_due(emitter, step, periods, partial(fold_stage, emitter, acc))
+
+    def fold_after_block(
+        self,
+        emitter: FunctionEmitter,
+        accumulators: Sequence[RegisterAccumulator],
+        start: str,
+        size: int,
+    ) -> None:
+        """Fold the stages that are due after a block of vector groups.
+
+        The block starts at `start` and has `size` elements.
+        """
+        number = emitter.f.let(f"sdiv i64 {start}, {size}")
+        group = emitter.f.let(f"mul i64 {number}, {FIRST_STAGE_TERMS}")
+        group = emitter.f.let(f"add i64 {group}, {FIRST_STAGE_TERMS - 1}")
+        for acc in accumulators:
+            fold_stage(emitter, acc, 0)
+            later_periods = _stage_periods(len(acc.stages))[1:]
+            self._fold_due(emitter, group, later_periods, partial(fold_stage, emitter, acc))
+
+    def _fold_due(
+        self,
+        emitter: FunctionEmitter,
+        step: str,
+        periods: Sequence[tuple[int, int]],
+        fold: Callable[[int], None],
+    ) -> None:
+        """Fold the stages that are due after a step; each period divides the next."""
+        if not periods:
+            return
+        stage, period = periods[0]
+        low = emitter.f.let(f"and i64 {step}, {period - 1}")
+        with emitter.f.if_then(emitter.f.let(f"icmp eq i64 {low}, {period - 1}")):
+            fold(stage)
+            self._fold_due(emitter, step, periods[1:], fold)
+
+    def _step_number(self, emitter: FunctionEmitter, r: Reduce) -> str:
+        """Return the number of the current step among those of one element of the result."""
+        f, total = emitter.f, ""
+        inner = self.nest.schedule.loops[-1].axis
+        for lp in self._reduction_loops(r):
+            if lp.strip and lp.axis != inner:
+                continue  # the index comes from the loop inside the tile
+            extent = self.nest.kernel.extent(lp.axis)
+            known_trips = static_or(extent, 0)
+            index = emitter.indices[lp.axis]
+            if lp.strip:
+                index = f.let(f"sdiv i64 {emitter.tile_starts[lp.axis]}, {lp.strip}")
+                known_trips = -(-known_trips // lp.strip)
+            if total:
+                trips = str(known_trips) if known_trips else emitter.size(extent)
+                index = f.let(f"add i64 {f.let(f'mul i64 {total}, {trips}')}, {index}")
+            total = index
+        return total
+
+    def _outer_axes(self, r: Reduce) -> list[str]:
+        """Return the axes whose loops are all outside the innermost loop of a reduction."""
+        order = list(self.nest.schedule.loops)
+        last = order.index(self._reduction_loops(r)[-1])
+        inside = {lp.axis for lp in order[last:]}
+        return [lp.axis for lp in order[:last] if lp.axis not in inside]
+
+    def _vector_groups(self) -> Dim:
+        """Return the number of vector groups in a vector loop."""
+        schedule, axis = self.nest.schedule, self.nest.schedule.loops[-1].axis
+        strips = [lp.strip for lp in schedule.loops if lp.axis == axis and lp.strip]
+        extent = strips[0] if strips else self.nest.kernel.extent(axis)
+        if not isinstance(extent, int):
+            return extent
+        return -(-extent // (schedule.vector * schedule.unroll))
+
+
+def _reductions_in(nodes: Sequence[Node]) -> Iterator[Reduce]:
+    """Yield the reductions that these nodes update, at any depth."""
+    for node in nodes:
+        if isinstance(node, For):
+            yield from _reductions_in(node.body)
+        elif isinstance(node, StmtNode) and isinstance(node.stmt, Reduce):
+            yield node.stmt
+
+
+def _stage_periods(count: int, rows: int = 1) -> list[tuple[int, int]]:
+    """Return each stage with the number of steps between its folds."""
+    return [(k, stage_period(k) * rows) for k in range(count)]

@@ -1,0 +1,351 @@
+"""LLVM IR of the loops of a phase and the statements in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from typing_extensions import assert_never
+
+from tofuse.backends.cpu.llvm.active_reductions import ActiveReductions
+from tofuse.backends.cpu.llvm.function_emitter import FunctionEmitter, prefetch, tail_masks
+from tofuse.backends.cpu.llvm.index_set_split import Segment, split_index_set
+from tofuse.backends.cpu.llvm.peel import peel_count, stores_to_align
+from tofuse.backends.cpu.llvm.random import emit_uniform
+from tofuse.backends.cpu.llvm.reduce import combine, fold_pairs
+from tofuse.backends.cpu.llvm.register_transpose import (
+    find_transposed_tile,
+    is_full_tile,
+    transpose_tile,
+)
+from tofuse.backends.cpu.llvm.scratch_accumulators import update_array
+from tofuse.backends.cpu.llvm.statements import (
+    emit_compute,
+    emit_gather,
+    emit_in_range,
+    emit_iota,
+    emit_load,
+    emit_reload,
+    emit_spill,
+    emit_store,
+)
+from tofuse.backends.cpu.llvm.unroll_rows import unrolls_rows
+from tofuse.cost.thresholds import MAX_STATEMENTS, REDUCED_ROWS
+from tofuse.ir.dims import Dim, known_multiple
+from tofuse.ir.interleave import interleave_groups
+from tofuse.ir.kernel import Compute, Gather, InRange, Iota, Load, Reduce, Store, Uniform
+from tofuse.ir.nest import For, Nest, Node, Reload, StmtNode
+from tofuse.ir.schedule import Loop
+from tofuse.ir.staged_sum import FIRST_STAGE_TERMS
+
+
+class LoopEmitter:
+    """Emits loops through a function emitter and tracks the reductions in progress."""
+
+    def __init__(self, nest: Nest) -> None:
+        self.nest = nest
+        self.buffer_dtypes = {b.name: b.dtype for b in nest.kernel.buffers}
+        self.reductions = ActiveReductions(nest)
+
+    def trip_count(self, emitter: FunctionEmitter, loop: Loop) -> str:
+        """Return the number of iterations of a loop."""
+        extent = self.nest.kernel.extent(loop.axis)
+        if not loop.strip:
+            return emitter.size(extent)
+        if isinstance(extent, int):
+            return str(-(-extent // loop.strip))
+        more = emitter.f.let(f"add i64 {emitter.size(extent)}, {loop.strip - 1}")
+        return emitter.f.let(f"sdiv i64 {more}, {loop.strip}")
+
+    def set_loop_index(self, emitter: FunctionEmitter, loop: Loop, index: str) -> None:
+        """Set the index of a loop, or the start of the tile if it steps over tiles."""
+        if loop.strip:
+            emitter.tile_starts[loop.axis] = emitter.f.let(f"mul i64 {index}, {loop.strip}")
+            emitter.indices[loop.axis] = emitter.tile_starts[loop.axis]
+        else:
+            emitter.indices[loop.axis] = index
+
+    # -- loops -----------------------------------------------------------------------------------
+
+    def emit_nodes(self, emitter: FunctionEmitter, nodes: Sequence[Node]) -> None:
+        """Emit nodes in order."""
+        for node in nodes:
+            match node:
+                case StmtNode():
+                    self._emit_statement(emitter, node)
+                case Reload():
+                    emit_reload(emitter, node)
+                case For():
+                    self._emit_loop(emitter, node)
+                case _:
+                    assert_never(node)
+
+    def emit_split_nodes(
+        self, emitter: FunctionEmitter, nodes: Sequence[Node], loops: Sequence[Loop]
+    ) -> None:
+        """Emit the body of `loops`; if the index of one decides guards, emit it per segment."""
+        f, outer_guards = emitter.f, emitter.known_guards
+        for axis in (lp.axis for lp in loops if not lp.strip and emitter.transposed_tile is None):
+            extent, index = self.nest.kernel.extent(axis), emitter.indices[axis]
+            if not isinstance(extent, int):
+                continue
+            segments = split_index_set(nodes, axis, extent, 1, outer_guards)
+            if 1 < len(segments) <= MAX_STATEMENTS // len(self.nest.kernel.body):
+                for s in segments:
+                    above = f.let(f"icmp sge i64 {index}, {s.start}")
+                    below = f.let(f"icmp slt i64 {index}, {s.end}")
+                    with self.scope(emitter), f.if_then(f.let(f"and i1 {above}, {below}")):
+                        emitter.known_guards = outer_guards | s.guards
+                        self.emit_nodes(emitter, nodes)
+                emitter.known_guards = outer_guards
+                return
+        self.emit_nodes(emitter, nodes)
+
+    def _emit_loop(self, emitter: FunctionEmitter, node: For) -> None:
+        """Emit a loop; if it runs over a tile with transposed accesses, test for a full tile."""
+        f, tile = emitter.f, None
+        if not emitter.transposed_tile:
+            tile = find_transposed_tile(self.nest, node, self.buffer_dtypes)
+        if tile is None or node.reductions:
+            self._emit_plain_loop(emitter, node)
+            return
+        is_full = is_full_tile(emitter, tile)
+        transpose = transpose_tile(emitter, tile, self.buffer_dtypes)
+        with self.scope(emitter), f.if_then(is_full), transpose:
+            self._emit_plain_loop(emitter, node)
+        if is_full != "true":
+            with self.scope(emitter), f.if_then(f.let(f"xor i1 {is_full}, true")):
+                self._emit_plain_loop(emitter, node)
+
+    def _emit_plain_loop(self, emitter: FunctionEmitter, node: For) -> None:
+        """Emit a loop, and the reductions that begin and end with it."""
+        f, reductions = emitter.f, self.reductions
+        for a in node.reductions:
+            reductions.begin(emitter, a)
+        loop, loops = node.loop, self.nest.schedule.loops
+        extent: Dim = self.nest.kernel.extent(loop.axis)
+        lo, hi = "0", emitter.size(extent)
+        if not loop.strip and loop.axis in emitter.tile_starts:
+            lo = emitter.tile_starts[loop.axis]
+            strip = next(lp.strip for lp in loops if lp.axis == loop.axis and lp.strip)
+            end = f.let(f"add i64 {lo}, {strip}")
+            divides = isinstance(extent, int) and extent % strip == 0
+            is_full = emitter.transposed_tile is not None or divides
+            if not is_full:
+                less = f.let(f"icmp slt i64 {end}, {hi}")
+                end = f.let(f"select i1 {less}, i64 {end}, i64 {hi}")
+            hi, extent = end, strip if is_full else 0
+        innermost = loop is loops[-1]
+        if loop.strip:
+            trips = self.trip_count(emitter, loop)
+            with self.scope(emitter), f.loop("0", trips, "1") as index:
+                self.set_loop_index(emitter, loop, index)
+                self.emit_nodes(emitter, node.body)
+                reductions.fold_due_stages(emitter, [loop], node.body)
+        elif innermost and self.nest.schedule.vector > 1:
+            known = extent if isinstance(extent, int) and extent else None
+            self._vector_loop(emitter, node, lo, hi, known)
+        else:
+            self._scalar_loop(emitter, node, lo, hi)
+        for a in node.reductions:
+            reductions.finish(emitter, a)
+
+    def _scalar_loop(self, emitter: FunctionEmitter, node: For, lo: str, hi: str) -> None:
+        """Emit a loop that does not run in vectors, several rows per iteration if that pays."""
+        f, loop = emitter.f, node.loop
+        is_whole = lo == "0" and emitter.transposed_tile is None
+        unrolls = is_whole and unrolls_rows(self.nest, node)
+        if unrolls:
+            remainder = f.let(f"srem i64 {hi}, {REDUCED_ROWS}")
+            end = f.let(f"sub i64 {hi}, {remainder}")
+            with self.scope(emitter), f.loop(lo, end, str(REDUCED_ROWS)) as index:
+                emitter.indices[loop.axis], emitter.row_axis = index, loop.axis
+                self.emit_nodes(emitter, node.body)
+                emitter.indices[loop.axis] = f.let(f"add i64 {index}, {REDUCED_ROWS - 1}")
+                self.reductions.fold_due_stages(emitter, [loop], node.body, REDUCED_ROWS)
+            emitter.row_axis, lo = None, end
+            if known_multiple(self.nest.kernel.extent(loop.axis), REDUCED_ROWS):
+                return
+        with self.scope(emitter), f.loop(lo, hi, "1") as index:
+            emitter.indices[loop.axis] = index
+            self.emit_split_nodes(emitter, node.body, [loop])
+            if not unrolls:
+                self.reductions.fold_due_stages(emitter, [loop], node.body)
+
+    def _unrolled_rows(self, emitter: FunctionEmitter, node: For, axis: str) -> None:
+        """Emit one vector of several rows and add the sum of the rows to the accumulators."""
+        first = emitter.indices[axis]
+        stmts = [n.stmt for n in node.body if isinstance(n, StmtNode)]
+        sums = [s for s in stmts if isinstance(s, Reduce)]
+        terms: dict[Reduce, list[tuple[str, ...]]] = {r: [] for r in sums}
+        for k in range(REDUCED_ROWS):
+            with self.scope(emitter):
+                emitter.indices[axis] = emitter.f.let(f"add i64 {first}, {k}")
+                self.emit_nodes(emitter, [n for n in node.body if not _is_reduce(n)])
+                for r in sums:
+                    terms[r].append(emitter.operands(r.arg, r.dtype))
+        for r in sums:
+            total = fold_pairs(terms[r], partial(_combine_vectors, emitter, r))
+            update_array(emitter, self.reductions.in_scratch[r.name], total)
+
+    def _vector_loop(
+        self, emitter: FunctionEmitter, node: For, lo: str, hi: str, known: int | None
+    ) -> None:
+        """Emit a vector loop, in segments in which guards are known; see `_vector_groups`."""
+        outer = self.reductions.begin_inner(emitter, node)
+        stmts, axis = [n.stmt for n in node.body if isinstance(n, StmtNode)], node.loop.axis
+        if not emitter.transposed_tile:
+            emitter.interleave_groups = interleave_groups(stmts, axis)
+        extent, outer_guards = self.nest.kernel.extent(axis), emitter.known_guards
+        step = self.nest.schedule.vector * self.nest.schedule.unroll
+        segments = [Segment(0, 0, {})]  # all of the loop
+        if isinstance(extent, int) and (lo == "0" or not emitter.transposed_tile):
+            segments = split_index_set(node.body, axis, extent, step, outer_guards)
+        for s in segments:
+            emitter.known_guards = outer_guards | s.guards
+            if len(segments) == 1:
+                self._vector_groups(emitter, node, lo, hi, known)
+            elif lo == "0":
+                self._vector_groups(emitter, node, str(s.start), str(s.end), s.end - s.start)
+            else:
+                self._vector_groups_of_tile(emitter, node, lo, hi, s)
+        emitter.known_guards = outer_guards
+        emitter.interleave_groups = {}
+        self.reductions.end_inner(emitter, outer)
+
+    def _vector_groups_of_tile(
+        self, emitter: FunctionEmitter, node: For, lo: str, hi: str, segment: Segment
+    ) -> None:
+        """Emit the groups of a tile from `lo` to `hi` that are in a segment of the whole axis."""
+        f = emitter.f
+        after = f.let(f"icmp sgt i64 {lo}, {segment.start}")
+        start = f.let(f"select i1 {after}, i64 {lo}, i64 {segment.start}")
+        before = f.let(f"icmp slt i64 {hi}, {segment.end}")
+        end = f.let(f"select i1 {before}, i64 {hi}, i64 {segment.end}")
+        with self.scope(emitter), f.if_then(f.let(f"icmp slt i64 {start}, {end}")):
+            self._vector_groups(emitter, node, start, end, None)
+
+    def _vector_groups(
+        self, emitter: FunctionEmitter, node: For, lo: str, hi: str, known: int | None
+    ) -> None:
+        """Emit whole groups of vectors, then one masked group for the tail.
+
+        `known` is the number of iterations if it is static; code that cannot run is left out.
+        """
+        f, schedule = emitter.f, self.nest.schedule
+        step = schedule.vector * schedule.unroll
+        stores = stores_to_align(emitter, node, known)
+        if stores:
+            lo, known = self._peel(emitter, node, stores[0], lo, hi), None
+        emitter.aligned_stores = stores
+        whole_end = hi
+        if known is None or known % step:
+            span = f.let(f"sub i64 {hi}, {lo}")
+            remaining = f.let(f"srem i64 {span}, {step}")
+            whole_end = f.let(f"sub i64 {hi}, {remaining}")
+        if known is None or known >= step:
+            blocks = self._sum_blocks(emitter, node, lo, whole_end)
+            with blocks as (start, end), self.scope(emitter), f.loop(start, end, str(step)) as i:
+                self._vector_body(emitter, node, i)
+        if known is None or known % step:
+            has_tail = f.let(f"icmp slt i64 {whole_end}, {hi}")
+            with self.scope(emitter), f.if_then(has_tail):
+                remaining = f.let(f"sub i64 {hi}, {whole_end}")
+                known_tail = None if known is None else known % step
+                emitter.masks = tail_masks(emitter, remaining, known_tail)
+                self._vector_body(emitter, node, whole_end)
+
+        emitter.aligned_stores = ()
+
+    def _peel(self, emitter: FunctionEmitter, node: For, store: Store, lo: str, hi: str) -> str:
+        """Emit one masked group up to the first aligned vector of a store; return its index."""
+        f = emitter.f
+        with self.scope(emitter):
+            emitter.indices[node.loop.axis] = lo
+            before = peel_count(emitter, store, f.let(f"sub i64 {hi}, {lo}"))
+            with f.if_then(f.let(f"icmp ne i64 {before}, 0")):
+                emitter.masks = tail_masks(emitter, before, None)
+                self._vector_body(emitter, node, lo)
+        return f.let(f"add i64 {lo}, {before}")
+
+    @contextmanager
+    def _sum_blocks(
+        self, emitter: FunctionEmitter, node: For, lo: str, hi: str
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the bounds of each block of the loop if a sum has stages, else of the loop."""
+        sums = [s.stmt for s in node.body if isinstance(s, StmtNode) and isinstance(s.stmt, Reduce)]
+        in_registers, f, schedule = self.reductions.in_registers, emitter.f, self.nest.schedule
+        accumulators = [in_registers[r.name] for r in sums if r.name in in_registers]
+        accumulators = [acc for acc in accumulators if acc.stages]
+        if not accumulators:
+            yield lo, hi
+            return
+        size = FIRST_STAGE_TERMS * schedule.vector * schedule.unroll
+        with f.loop(lo, hi, str(size)) as start:
+            end = f.let(f"add i64 {start}, {size}")
+            less = f.let(f"icmp slt i64 {end}, {hi}")
+            yield start, f.let(f"select i1 {less}, i64 {end}, i64 {hi}")
+            self.reductions.fold_after_block(emitter, accumulators, start, size)
+
+    def _vector_body(self, emitter: FunctionEmitter, node: For, index: str) -> None:
+        """Emit the body of a vector loop at one index."""
+        emitter.vector_axis, emitter.indices[node.loop.axis] = node.loop.axis, index
+        elements = emitter.lanes * emitter.unroll
+        for s in node.prefetch:
+            dtype = self.buffer_dtypes[s.buffer]
+            prefetch(emitter, s.buffer, dtype, emitter.affine(s.index), elements)
+        if emitter.row_axis is not None:
+            self._unrolled_rows(emitter, node, emitter.row_axis)
+        else:
+            self.emit_nodes(emitter, node.body)
+        emitter.vector_axis, emitter.masks = None, None
+
+    @contextmanager
+    def scope(self, emitter: FunctionEmitter) -> Iterator[None]:
+        """Restore values and loop indices after the body, where they are undefined."""
+        values, indices = dict(emitter.values), dict(emitter.indices)
+        tile_starts, splats = dict(emitter.tile_starts), dict(emitter.splats)
+        yield
+        emitter.values, emitter.indices = values, indices
+        emitter.tile_starts, emitter.splats = tile_starts, splats
+
+    # -- statements ------------------------------------------------------------------------------
+
+    def _emit_statement(self, emitter: FunctionEmitter, node: StmtNode) -> None:
+        """Emit one statement, and spill its value if a later loop reloads it."""
+        s = node.stmt
+        match s:
+            case Load():
+                emit_load(emitter, s, self.buffer_dtypes[s.buffer])
+            case Gather():
+                emit_gather(emitter, s, self.buffer_dtypes[s.buffer])
+            case Compute():
+                emit_compute(emitter, s)
+            case Iota():
+                emit_iota(emitter, s)
+            case InRange():
+                emit_in_range(emitter, s)
+            case Uniform():
+                emit_uniform(emitter, s)
+            case Reduce():
+                self.reductions.update(emitter, s)
+                return
+            case Store():
+                emit_store(emitter, s, self.buffer_dtypes[s.buffer])
+                return
+            case _:
+                assert_never(s)
+        if s.name in self.nest.spills:
+            emit_spill(emitter, s.name)
+
+
+def _combine_vectors(
+    emitter: FunctionEmitter, r: Reduce, row: tuple[str, ...], other: tuple[str, ...]
+) -> tuple[str, ...]:
+    f, lanes, pairs = emitter.f, emitter.lanes, zip(row, other, strict=True)
+    return tuple(combine(f, r, r.dtype, lanes, (a,), (b,))[0] for a, b in pairs)
+
+
+def _is_reduce(node: Node) -> bool:
+    return isinstance(node, StmtNode) and isinstance(node.stmt, Reduce)

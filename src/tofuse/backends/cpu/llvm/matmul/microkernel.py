@@ -1,0 +1,117 @@
+"""The microkernel: rows by two vectors of C in registers, one outer product per step of depth."""
+
+from __future__ import annotations
+
+from tofuse.backends.cpu.llvm.ir_text import ALIGNED_STACK, FunctionBuilder, splat
+from tofuse.backends.cpu.llvm.matmul.masked_vectors import (
+    FLOAT_TY,
+    LANES,
+    MASK_TY,
+    element_pointer,
+    lanes_below,
+    load,
+    mask_if,
+    module_text,
+    store,
+)
+from tofuse.backends.cpu.llvm.matmul.pack import WIDTH, micropanel_strides
+
+FMA = f"@llvm.fma.v{LANES}f32"
+ACCUMULATE, ADD_BIAS = 1, 2  # flags: C already holds a sum; the bias is added
+
+
+def microkernel_text(rows: int, depth_major: bool, by_row: bool = False) -> str:
+    """Return `void @micro(a, b, depth, c, stride, rows, columns, bits, bias, bias stride)`.
+
+    C[r, :] = sum over k of a[r, k] * b[k, :], plus C and plus the bias if the flags in `bits` say
+    so. Strides are in elements. `depth_major` is the layout of packed A (`micropanel_strides`). A
+    bias `by_row` has one number per row.
+    """
+    return _Microkernel(rows, depth_major, by_row).text()
+
+
+class _Microkernel:
+    def __init__(self, rows: int, depth_major: bool, by_row: bool) -> None:
+        self.rows, self.by_row = rows, by_row
+        self.row_stride, self.depth_stride = micropanel_strides(depth_major)
+        self.f = FunctionBuilder()
+        self.vectors = range(WIDTH // LANES)
+
+    def text(self) -> str:
+        self._prefetch_c()
+        sums = self._multiply()
+        self._store(sums)
+        head = (
+            "define void @micro(ptr %a, ptr %b, i64 %depth, ptr %c, i64 %stride, i64 %rows, "
+            f"i64 %columns, i64 %bits, ptr %bias, i64 %bias.stride) nounwind {ALIGNED_STACK}"
+        )
+        return module_text(self.f, head)
+
+    def _prefetch_c(self) -> None:
+        """Prefetch the lines of C, which are written after the loop."""
+        f = self.f
+        for r in range(self.rows):
+            offset = f.let(f"mul i64 %stride, {r}")
+            for v in self.vectors:
+                c = element_pointer(f, "%c", f.let(f"add i64 {offset}, {v * LANES}"))
+                hints = ("i32", "1"), ("i32", "3"), ("i32", "1")
+                f.call("@llvm.prefetch.p0", "void", ("ptr", c), *hints)
+
+    def _multiply(self) -> dict[tuple[int, int], str]:
+        """Emit the loop over the depth, with every sum in a register of its own."""
+        f = self.f
+        f.declarations[FMA] = f"declare {FLOAT_TY} {FMA}({', '.join([FLOAT_TY] * 3)})"
+        tiles = [(r, v) for r in range(self.rows) for v in self.vectors]
+        f.put("br label %turn")
+        f.start_block("turn")
+        f.put("%k = phi i64 [ 0, %start ], [ %k.next, %work ]")
+        for r, v in tiles:
+            f.put(f"%s{r}.{v} = phi {FLOAT_TY} [ zeroinitializer, %start ], [ %n{r}.{v}, %work ]")
+        f.put("%more = icmp slt i64 %k, %depth")
+        f.put("br i1 %more, label %work, label %done")
+        f.start_block("work")
+        row = f.let(f"mul i64 %k, {WIDTH}")
+        b = [self._load("%b", f.let(f"add i64 {row}, {v * LANES}")) for v in self.vectors]
+        step = f.let(f"mul i64 %k, {self.depth_stride}")
+        for r in range(self.rows):
+            offset = f.let(f"add i64 {step}, {r * self.row_stride}")
+            scalar = f.let(f"load float, ptr {element_pointer(f, '%a', offset)}, align 4")
+            a = splat(f, scalar, "float", LANES)
+            for v in self.vectors:
+                operands = ", ".join(f"{FLOAT_TY} {x}" for x in (a, b[v], f"%s{r}.{v}"))
+                f.put(f"%n{r}.{v} = call {FLOAT_TY} {FMA}({operands})")
+        f.put("%k.next = add i64 %k, 1")
+        f.put("br label %turn")
+        f.start_block("done")
+        return {(r, v): f"%s{r}.{v}" for r, v in tiles}
+
+    def _store(self, sums: dict[tuple[int, int], str]) -> None:
+        """Store the elements that are inside C, row by row."""
+        f = self.f
+        masks = [lanes_below(f, "%columns", v * LANES) for v in self.vectors]
+        accumulate = f.let(f"icmp ne i64 {f.let(f'and i64 %bits, {ACCUMULATE}')}, 0")
+        add_bias = f.let(f"icmp ne i64 {f.let(f'and i64 %bits, {ADD_BIAS}')}, 0")
+        c_masks = [mask_if(f, accumulate, m) for m in masks]
+        bias_masks = [mask_if(f, add_bias, m) for m in masks]
+        for r in range(self.rows):
+            inside = f.let(f"icmp slt i64 {r}, %rows")
+            with f.if_then(inside):
+                offset = f.let(f"mul i64 %stride, {r}")
+                first = element_pointer(f, "%bias", f.let(f"mul i64 %bias.stride, {r}"))
+                for v in self.vectors:
+                    c = element_pointer(f, "%c", f.let(f"add i64 {offset}, {v * LANES}"))
+                    x = f.let(f"fadd {FLOAT_TY} {sums[r, v]}, {load(f, c, c_masks[v])}")
+                    x = f.let(f"fadd {FLOAT_TY} {x}, {self._bias(first, v, bias_masks[v])}")
+                    store(f, x, c, masks[v])
+
+    def _bias(self, first: str, vector: int, mask: str) -> str:
+        """Return what is added to a vector of a row; zeros if there is no bias."""
+        f = self.f
+        if not self.by_row:
+            return load(f, element_pointer(f, first, str(vector * LANES)), mask)
+        x = splat(f, f.let(f"load float, ptr {first}, align 4"), "float", LANES)
+        return f.let(f"select {MASK_TY} {mask}, {FLOAT_TY} {x}, {FLOAT_TY} zeroinitializer")
+
+    def _load(self, base: str, index: str) -> str:
+        pointer = element_pointer(self.f, base, index)
+        return self.f.let(f"load {FLOAT_TY}, ptr {pointer}, align 4")

@@ -1,0 +1,120 @@
+"""Packing: copy a block of an operand into micropanels, in the order in which the kernel reads it.
+
+A block has lines (rows of A, columns of B) of up to PANEL_DEPTH elements along the sum. A
+micropanel holds as many lines as the microkernel takes at once; lines outside the block are zeros.
+"""
+
+from __future__ import annotations
+
+from tofuse.backends.cpu.llvm.ir_text import ALIGNED_STACK, FunctionBuilder
+from tofuse.backends.cpu.llvm.matmul.masked_vectors import (
+    FLOAT_TY,
+    LANES,
+    element_pointer,
+    lanes_below,
+    load,
+    mask_if,
+    module_text,
+    store,
+)
+from tofuse.backends.cpu.llvm.shuffles import transpose
+from tofuse.cost.thresholds import PANEL_DEPTH
+
+WIDTH = 2 * LANES  # columns of B in a micropanel
+
+
+def micropanel_strides(depth_major: bool) -> tuple[int, int]:
+    """Return the elements between lines and between steps of depth in a micropanel of A.
+
+    A depth-major micropanel has all lines of one step next to each other. A line-major one has one
+    line after the other, each padded by a cache line so that lines do not map to the same cache
+    sets.
+    """
+    return (1, LANES) if depth_major else (PANEL_DEPTH + LANES, 1)
+
+
+def micropanel_elements(lines: int, depth_major: bool) -> int:
+    """Return the number of elements of a micropanel of A."""
+    return PANEL_DEPTH * LANES if depth_major else lines * (PANEL_DEPTH + LANES)
+
+
+ARGUMENTS = "ptr %from, i64 %stride, i64 %lines, i64 %depth, ptr %to"
+SIGNATURE = f"define void @pack({ARGUMENTS}) nounwind {ALIGNED_STACK}"
+
+
+def pack_depth_major(lines: int, width: int) -> str:
+    """Pack an operand whose lines are contiguous: `to[k][line] = from[k * stride + line]`.
+
+    A micropanel has `width` elements per step of depth.
+    """
+    f = FunctionBuilder()
+    with f.loop("0", "%lines", str(lines)) as first:
+        micropanel = _micropanel(f, first, lines, width)
+        masks = [lanes_below(f, _line_count(f, first, lines), v) for v in range(0, width, LANES)]
+        with f.loop("0", "%depth", "1") as k:
+            offset = f.let(f"add i64 {f.let(f'mul i64 {k}, %stride')}, {first}")
+            row = f.let(f"mul i64 {k}, {width}")
+            for v, mask in zip(range(0, width, LANES), masks, strict=True):
+                x = load(f, element_pointer(f, "%from", f.let(f"add i64 {offset}, {v}")), mask)
+                store(f, x, element_pointer(f, micropanel, f.let(f"add i64 {row}, {v}")))
+    return module_text(f, SIGNATURE)
+
+
+def pack_line_major(lines: int) -> str:
+    """Pack an operand that is contiguous along the sum into line-major micropanels."""
+    f = FunctionBuilder()
+    line_stride, _ = micropanel_strides(depth_major=False)
+    with f.loop("0", "%lines", "1") as line:
+        source = element_pointer(f, "%from", f.let(f"mul i64 {line}, %stride"))
+        target = element_pointer(f, "%to", f.let(f"mul i64 {line}, {line_stride}"))
+        with f.loop("0", "%depth", str(LANES)) as k:
+            mask = lanes_below(f, f.let(f"sub i64 %depth, {k}"), 0)
+            store(f, load(f, element_pointer(f, source, k), mask), element_pointer(f, target, k))
+    rounded_up = f.let(f"add i64 %lines, {lines - 1}")
+    end = f.let(f"mul i64 {f.let(f'sdiv i64 {rounded_up}, {lines}')}, {lines}")
+    with f.loop("%lines", end, "1") as line:
+        target = element_pointer(f, "%to", f.let(f"mul i64 {line}, {line_stride}"))
+        with f.loop("0", "%depth", str(LANES)) as k:
+            store(f, "zeroinitializer", element_pointer(f, target, k))
+    return module_text(f, SIGNATURE)
+
+
+def pack_transposed() -> str:
+    """Pack an operand that is contiguous along the sum into depth-major micropanels.
+
+    Blocks are transposed in registers.
+    """
+    f = FunctionBuilder()
+    with f.loop("0", "%lines", str(WIDTH)) as first:
+        micropanel = _micropanel(f, first, WIDTH, WIDTH)
+        with f.loop("0", "%depth", str(LANES)) as k:
+            depth_mask = lanes_below(f, f.let(f"sub i64 %depth, {k}"), 0)
+            row = f.let(f"mul i64 {k}, {WIDTH}")
+            with f.loop("0", str(WIDTH), str(LANES)) as v:
+                vectors = []
+                for r in range(LANES):
+                    line = f.let(f"add i64 {first}, {f.let(f'add i64 {v}, {r}')}")
+                    is_inside = f.let(f"icmp slt i64 {line}, %lines")
+                    # outside the block: the address of line 0, which is mapped
+                    valid_line = f.let(f"select i1 {is_inside}, i64 {line}, i64 0")
+                    offset = f.let(f"add i64 {f.let(f'mul i64 {valid_line}, %stride')}, {k}")
+                    source = element_pointer(f, "%from", offset)
+                    vectors.append(load(f, source, mask_if(f, is_inside, depth_mask)))
+                column = f.let(f"add i64 {row}, {v}")
+                for r, x in enumerate(transpose(f, vectors, FLOAT_TY)):
+                    offset = f.let(f"add i64 {column}, {r * WIDTH}")
+                    store(f, x, element_pointer(f, micropanel, offset))
+    return module_text(f, SIGNATURE)
+
+
+def _micropanel(f: FunctionBuilder, first: str, lines: int, width: int) -> str:
+    """Return the address of the micropanel whose first line is `first`."""
+    start = f.let(f"mul i64 {f.let(f'sdiv i64 {first}, {lines}')}, {PANEL_DEPTH * width}")
+    return f.let(f"getelementptr float, ptr %to, i64 {start}")
+
+
+def _line_count(f: FunctionBuilder, first: str, lines: int) -> str:
+    """Return how many lines of a micropanel are in the block."""
+    remaining = f.let(f"sub i64 %lines, {first}")
+    is_last = f.let(f"icmp slt i64 {remaining}, {lines}")
+    return f.let(f"select i1 {is_last}, i64 {remaining}, i64 {lines}")

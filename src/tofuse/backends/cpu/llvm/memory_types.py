@@ -1,0 +1,95 @@
+"""Conversion between types in memory and in registers; see ops/fp8.py for fp8."""
+
+from __future__ import annotations
+
+from tofuse.backends.cpu.llvm.ir_text import MEMORY_TYPES, FunctionBuilder
+from tofuse.backends.cpu.llvm.vector_math.formula_builder import FormulaBuilder, Value
+from tofuse.ir.types import DType
+from tofuse.ops.fp8 import F32_INFINITY_BITS, FORMATS, NAN_BYTE
+
+
+def to_register_type(f: FunctionBuilder, raw: str, dtype: DType, lanes: int) -> str:
+    """Convert from the type in memory to the type in a register."""
+    b = FormulaBuilder(f, lanes)
+    x = b.value(raw, MEMORY_TYPES[dtype])
+    if dtype is DType.BOOL:
+        return b.compare("ne", x, 0).text
+    if dtype is DType.F16:
+        return b.cast("fpext", x, "float").text
+    if dtype is DType.BF16:
+        return b.as_float(b.cast("zext", x, "i32") << 16).text
+    return _decode_and_record(b, b.cast("zext", x, "i32"), dtype).text if dtype.is_fp8 else raw
+
+
+def to_memory_type(f: FunctionBuilder, value: str, dtype: DType, lanes: int) -> str:
+    """Convert from the type in a register to the type in memory."""
+    b, scalar = FormulaBuilder(f, lanes), MEMORY_TYPES[dtype]
+    if dtype is DType.BOOL:
+        return b.cast("zext", b.value(value, "i1"), scalar).text
+    x = b.value(value, "float")
+    if dtype is DType.F16:
+        return b.cast("fptrunc", x, scalar).text
+    if dtype is DType.BF16:
+        return b.cast("trunc", _bf16_bits(b, x) >> 16, scalar).text
+    if not dtype.is_fp8:
+        return value
+    known = f.fp8_bytes.get((value, dtype))
+    byte = b.value(known, "i32") if known else _encode(b, x, dtype)
+    return b.cast("trunc", byte, scalar).text
+
+
+def round_to(b: FormulaBuilder, x: Value, dtype: DType) -> Value:
+    """Return a float32 after a round trip through a narrower type."""
+    if dtype is DType.F16:
+        return b.cast("fpext", b.cast("fptrunc", x, "half"), "float")
+    if dtype is DType.BF16:
+        return b.as_float(_bf16_bits(b, x) & -65536)
+    return _decode_and_record(b, _encode(b, x, dtype), dtype)
+
+
+def _bf16_bits(b: FormulaBuilder, x: Value) -> Value:
+    """Return 32 bits whose upper half is `x` rounded to bfloat16: ties to even, nan stays nan."""
+    bits = x.bits
+    rounded = bits + (((bits >> 16) & 1) + 0x7FFF)
+    return b.select(b.compare("uno", x, x), bits.const(0x7FC00000), rounded)
+
+
+def _encode(b: FormulaBuilder, x: Value, dtype: DType) -> Value:
+    """Return the byte, in an i32, to which a float32 rounds."""
+    form, drop = FORMATS[dtype], 23 - FORMATS[dtype].fraction_bits
+    raw = x.bits
+    size = raw & 0x7FFFFFFF
+    sign = raw >> 24 & 0x80
+    # a normal result: add half of the last place, one less for ties, and rebias the exponent
+    odd = size >> drop & 1
+    rebias = (1 << (drop - 1)) - 1 - ((form.min_normal_exponent - 1) << 23)
+    normal = size + odd + rebias >> drop
+    # a subnormal result: add a number whose last place is that of the result
+    anchor = size.const((form.min_normal_exponent + drop) << 23)
+    below = (b.as_float(size) + b.as_float(anchor)).bits - anchor
+    is_small = b.compare("ult", size, form.min_normal_exponent << 23)
+    is_large = b.compare("uge", size, form.overflow_start)
+    is_nan = b.compare("ugt", size, F32_INFINITY_BITS)
+    result = b.select(is_small, below, normal)
+    result = b.select(is_large, form.overflow_byte, result)
+    return b.select(is_nan, NAN_BYTE, result) | sign
+
+
+def _decode(b: FormulaBuilder, byte: Value, dtype: DType) -> Value:
+    """Return the float32 value of a byte in an i32; computed through fp16, whose range is wider."""
+    upper = byte << 8
+    if dtype is DType.F8E4M3:
+        sign = upper & 0x8000
+        size = byte & 0x7F
+        is_nan = b.compare("eq", size, NAN_BYTE)
+        upper = b.select(is_nan, 0x7E00, size << 7) | sign
+    half = b.cast("bitcast", b.cast("trunc", upper, "i16"), "half")
+    wide = b.cast("fpext", half, "float")
+    # the exponent of the fp16 number is 8 too small
+    return wide if dtype is DType.F8E5M2 else wide * 256.0
+
+
+def _decode_and_record(b: FormulaBuilder, byte: Value, dtype: DType) -> Value:
+    value = _decode(b, byte, dtype)
+    b.f.fp8_bytes[value.text, dtype] = byte.text
+    return value

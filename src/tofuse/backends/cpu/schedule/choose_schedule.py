@@ -1,0 +1,272 @@
+"""Kernel -> Schedule: choose the loop order by memory stride, tiles, parallel loops and vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tofuse.backends.cpu.schedule.unroll_factor import unroll_factor
+from tofuse.cost.thresholds import (
+    CPU_TRANSPOSE_TILE,
+    MAX_CACHED_COLUMNS,
+    MAX_COLUMNS_PER_TASK,
+    MAX_TASK_ELEMENTS,
+    MIN_TASK_ELEMENTS,
+    PARAMETER_CACHE_BYTES,
+    PARAMETER_TILE,
+    WHOLE_LINE_ELEMENTS,
+    WORK_PER_THREAD,
+)
+from tofuse.cost.work import kernel_work
+from tofuse.ir.dims import known_multiple, size_hint, static_or
+from tofuse.ir.interleave import is_vectorizable_stride
+from tofuse.ir.kernel import (
+    AffineExpr,
+    Compute,
+    Gather,
+    InRange,
+    Kernel,
+    Load,
+    Reduce,
+    Stmt,
+    Store,
+    Uniform,
+    iteration_axes,
+)
+from tofuse.ir.schedule import Loop, Schedule, Target
+from tofuse.ir.types import DType
+from tofuse.ops.philox import PHILOX_BLOCK
+from tofuse.schedule.axis_strides import axes_by_stride, transposed_axis
+
+
+def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
+    """Return a legal and fast schedule for a kernel."""
+    k = _summarize(kernel)
+    if not kernel.axes:
+        return Schedule((), 0, 1, 1)
+    vector = max(k.by_stride, key=lambda a: (_vector_score(k, a), -ord(a[-1])))
+    rest = [a for a in k.by_stride if a != vector]
+    outer = [a for a in rest if a not in k.rescanned]
+    inner = [a for a in rest if a in k.rescanned]
+    lanes, unroll = _lanes_and_unroll(k, vector, target)
+    sizes = {a: k.extent(a) for a in k.by_stride}
+    indices = [] if k.reduced or target.lanes == 1 else [x.index for x in k.accesses]
+    transposed = transposed_axis(indices, vector, sizes, shortest=CPU_TRANSPOSE_TILE)
+    if transposed is not None:  # square tiles use each cache line while it is in the cache
+        around = [Loop(a) for a in rest if a != transposed]
+        shorter = min(k.extent(a) for a in (transposed, vector))
+        side = CPU_TRANSPOSE_TILE if shorter < 4 * CPU_TRANSPOSE_TILE else 2 * CPU_TRANSPOSE_TILE
+        # the inner tile loop runs along the transposed axis: its buffer is read in long streams
+        tiles = [Loop(vector, side), Loop(transposed, side), Loop(transposed), Loop(vector)]
+        return Schedule((*around, *tiles), len(around) + 1, target.lanes, 1)
+    if _rereads_column_parameters(k, vector):
+        inside = max(1, min(2, len(rest) - 1))
+        tile = Loop(vector, PARAMETER_TILE)
+        loops = [*map(Loop, rest[:-inside]), tile, *map(Loop, rest[-inside:]), Loop(vector)]
+        return Schedule(tuple(loops), _parallel_loops(k, loops, target), lanes, unroll)
+    strip = _vector_tile(k, vector, outer, inner, target)
+    if strip and _prefers_full_rows(k, vector, strip, target):
+        return Schedule((*map(Loop, rest), Loop(vector)), 1, lanes, unroll)
+    tile_loop = [Loop(vector, strip)] if strip else []
+    loops = [*tile_loop, *map(Loop, outer), *map(Loop, inner), Loop(vector)]
+    if outer and not k.reduced & set(rest):
+        loops = [*map(Loop, outer), *map(Loop, inner), *tile_loop, Loop(vector)]
+    return Schedule(tuple(loops), _parallel_loops(k, loops, target), lanes, unroll)
+
+
+@dataclass(frozen=True)
+class _Access:
+    """An index of a load, gather or store, with its number of elements; stores count twice.
+
+    `max_elements` counts the repetitions by loops of the value's users, too.
+    """
+
+    index: AffineExpr
+    elements: int
+    max_elements: int
+
+
+@dataclass(frozen=True)
+class _KernelSummary:
+    """A kernel with the axes that are `reduced`, and those `rescanned` after their reduction.
+
+    `by_stride` has all axes by decreasing stride.
+    """
+
+    kernel: Kernel
+    stmt_axes: Mapping[Stmt, frozenset[str]]
+    rescanned: frozenset[str]
+    reduced: frozenset[str]
+    by_stride: tuple[str, ...]
+    accesses: tuple[_Access, ...]
+
+    def extent(self, axis: str) -> int:
+        """Return the extent of an axis, or its size hint."""
+        return size_hint(self.kernel.extent(axis))
+
+
+def _summarize(kernel: Kernel) -> _KernelSummary:
+    _, stmt_axes = iteration_axes(kernel)
+    reduced_before: dict[str, frozenset[str]] = {}  # axes reduced in the history of each value
+    rescanned: set[str] = set()
+    reduced: set[str] = set()
+    for s in kernel.body:
+        history = frozenset().union(*(reduced_before[u] for u in s.uses))
+        rescanned |= history & stmt_axes[s]
+        if isinstance(s, Reduce):
+            reduced |= set(s.over)
+            history |= frozenset(s.over)
+        if not isinstance(s, Store):
+            reduced_before[s.name] = history
+    points = {s: math.prod(size_hint(kernel.extent(a)) for a in stmt_axes[s]) for s in kernel.body}
+    user_points: dict[str, int] = {}  # the most iterations of a user of each value
+    for user, name in ((s, u) for s in kernel.body for u in s.uses):
+        user_points[name] = max(user_points.get(name, 0), points[user])
+    accesses = tuple(
+        _Access(s.index, 2 * points[s], 2 * points[s])
+        if isinstance(s, Store)
+        else _Access(s.index, points[s], max(points[s], user_points.get(s.name, 0)))
+        for s in kernel.body
+        if isinstance(s, (Load, Store, Gather))
+    )
+    by_stride = tuple(axes_by_stride(kernel, [(x.index, x.elements) for x in accesses]))
+    return _KernelSummary(
+        kernel, stmt_axes, frozenset(rescanned), frozenset(reduced), by_stride, accesses
+    )
+
+
+def _vector_score(k: _KernelSummary, axis: str) -> float:
+    """Return a score of an axis for vectors: higher for contiguous accesses and long axes."""
+    score = 0.0
+    for x in k.accesses:
+        step = x.index.coefficient(axis)
+        if step == 1:
+            score += x.elements
+        elif is_vectorizable_stride(step, CPU_TRANSPOSE_TILE):
+            score += x.elements / 2
+        elif step != 0:
+            score -= x.max_elements
+    most = max((x.elements for x in k.accesses if x.elements > 0), default=1) or 1
+    return score / most * 4 + min(k.extent(axis), 64) / 16 + k.by_stride.index(axis) / 64
+
+
+def _lanes_and_unroll(k: _KernelSummary, vector: str, target: Target) -> tuple[int, int]:
+    """Return the lanes of a vector, and the unroll factor."""
+    body = k.kernel.body
+    wide = any(
+        s.dtype in (DType.F64, DType.I64) and vector in k.stmt_axes[s]
+        for s in body
+        if isinstance(s, (Load, Store, Compute))
+    )
+    narrow = any(
+        s.dtype not in (DType.F64, DType.I64, DType.BOOL) and vector in k.stmt_axes[s]
+        for s in body
+        if isinstance(s, (Load, Store))
+    )
+    lanes = max(1, target.lanes // 2) if wide and not narrow else target.lanes
+    unroll = unroll_factor(k.kernel, k.stmt_axes, vector)
+    if any(_has_aligned_philox_blocks(s, vector) for s in body if isinstance(s, Uniform)):
+        unroll = max(1, PHILOX_BLOCK // lanes)
+    extent = k.kernel.extent(vector)
+    bounds = [b for s in body if isinstance(s, InRange) for b in _guard_bounds(s, vector)]
+    while unroll > 1 and any(b % (lanes * unroll) and not b % lanes for b in bounds):
+        unroll //= 2  # so that no unrolled iteration crosses the bound of a guard
+    if isinstance(extent, int):
+        while unroll > 1 and extent <= lanes * (unroll // 2):
+            unroll //= 2
+    return lanes, unroll
+
+
+def _guard_bounds(s: InRange, axis: str) -> list[int]:
+    """Return the static positions along an axis where a guard starts and stops to pass."""
+    if s.index.coefficient(axis) != 1:
+        return []
+    bounds = [b + s.index.const * -1 for b in (s.lo, s.hi)]
+    return [b for b in bounds if isinstance(b, int)]
+
+
+def _has_aligned_philox_blocks(u: Uniform, vector: str) -> bool:
+    """Whether aligned blocks of 64 elements along the vector axis are Philox blocks."""
+    others = [c for a, c in u.col.terms if a != vector] + [u.col.const]
+    return u.col.coefficient(vector) == 1 and all(known_multiple(c, PHILOX_BLOCK) for c in others)
+
+
+def _rereads_column_parameters(k: _KernelSummary, vector: str) -> bool:
+    """Whether each row reads more per-column parameters than stay in the L1 cache until the next.
+
+    The parameters are, for example, the weights of a depthwise convolution for each channel.
+    """
+    extent = k.extent(vector)
+    if k.reduced or len(k.by_stride) < 2 or extent <= 2 * PARAMETER_TILE:
+        return False
+    loads = {s for s in k.kernel.body if isinstance(s, Load) and k.stmt_axes[s] == {vector}}
+    return len(loads) > 2 and sum(s.dtype.itemsize for s in loads) * extent > PARAMETER_CACHE_BYTES
+
+
+def _vector_tile(
+    k: _KernelSummary, vector: str, outer: list[str], inner: list[str], target: Target
+) -> int:
+    """Return the tile size of the vector axis; 0 if it is not tiled."""
+    extent = size_hint(k.kernel.extent(vector), 1 << 20)
+    if not outer and not inner:
+        most = max(MIN_TASK_ELEMENTS, int(WORK_PER_THREAD / kernel_work(k.kernel)))
+        return min(MAX_TASK_ELEMENTS, 1 << (most.bit_length() - 1))
+    if vector in k.rescanned:
+        return 0
+    others = [a for a in (*outer, *inner) if a in k.reduced]
+    if others and vector not in k.reduced:
+        return _column_tile(k, vector, extent, outer, inner, target)
+    if vector in k.reduced and static_or(k.kernel.extent(vector), 1 << 20) > 2 * MAX_TASK_ELEMENTS:
+        return MAX_TASK_ELEMENTS
+    rows = math.prod(k.extent(a) for a in outer)
+    return MAX_TASK_ELEMENTS if rows < 4 * target.threads and extent > MAX_TASK_ELEMENTS else 0
+
+
+def _column_tile(
+    k: _KernelSummary, vector: str, extent: int, outer: list[str], inner: list[str], target: Target
+) -> int:
+    """Return the number of columns per task if reductions run over other axes; 0 for all."""
+    once = (s for s in k.kernel.body if isinstance(s, (Store, Reduce)))
+    if not all(vector in k.stmt_axes[s] for s in once):
+        return 0  # each task would repeat the statements that do not depend on the column
+    tasks = math.prod(k.extent(a) for a in outer if a not in k.reduced)
+    per_thread = -(-extent // max(1, target.threads // max(1, tasks)))
+    if per_thread < 64 and not inner:
+        return 0
+    random = any(isinstance(s, Uniform) for s in k.kernel.body)
+    unit = PHILOX_BLOCK if per_thread >= PHILOX_BLOCK or random else WHOLE_LINE_ELEMENTS
+    rows = math.prod(k.extent(a) for a in (*outer, *inner) if a in k.reduced)
+    fits_in_l2 = 8 * extent * rows <= target.l2_bytes
+    widest = MAX_CACHED_COLUMNS if fits_in_l2 else MAX_COLUMNS_PER_TASK
+    return min(widest, -(-per_thread // unit) * unit)
+
+
+def _prefers_full_rows(k: _KernelSummary, vector: str, strip: int, target: Target) -> bool:
+    """Whether columns that are reduced and rescanned are walked in full rows, not in tiles.
+
+    If a tile does not fit in the L2 cache, it is read from memory twice anyway, and the hardware
+    prefetcher does not predict its short rows.
+    """
+    rest = frozenset(k.by_stride) - {vector}
+    if not rest or k.reduced != rest or k.rescanned != rest:
+        return False
+    rows, columns = math.prod(map(k.extent, rest)), k.extent(vector)
+    if columns > MAX_CACHED_COLUMNS or 8 * rows * min(strip, columns) <= target.l2_bytes:
+        return False  # 8 bytes: a float read and a float written
+    return target.threads > 1 or columns > strip
+
+
+def _parallel_loops(k: _KernelSummary, loops: list[Loop], target: Target) -> int:
+    """Return how many of the outermost loops are parallel."""
+    rows, count = 1, 0
+    for n, loop in enumerate(loops):
+        last = n == len(loops) - 1
+        if last or (loop.axis in k.rescanned and count) or rows >= 4 * target.threads:
+            break
+        if count and loop.axis in k.reduced:
+            break
+        extent = k.extent(loop.axis)
+        rows *= -(-extent // loop.strip) if loop.strip else extent
+        count += 1
+    return count
