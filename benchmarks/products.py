@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 import tofuse
+from tofuse.backends.cpu.cost.products import ProductSize, product_costs
 from tofuse.cost.library import op_us
 from tofuse.cost.machine import Machine
-from tofuse.cost.products import ProductSize, product_costs
 from tofuse.driver.context import host_target
 from tofuse.ir.parse_graph import parse_graph
 

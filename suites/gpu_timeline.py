@@ -14,9 +14,9 @@ from benchmarks.gpu_workloads import SEEDS, GpuWorkload, by_columns
 from suites.gpu.capture import Example
 from suites.gpu.lower import CapturedKernel, captured_kernels
 from suites.gpu.programs import DTYPES
+from tofuse.backends.cuda.cost.gpu_machine import GPUS, GpuMachine
+from tofuse.backends.cuda.cost.tile_cost import tile_costs
 from tofuse.backends.cuda.schedule.build_tiles import build_tiles
-from tofuse.cost.gpu_machine import GPUS, GpuMachine
-from tofuse.cost.tile_cost import tile_costs
 from tofuse.ir.kernel import Uniform
 from tofuse.ir.tile import GpuTarget
 

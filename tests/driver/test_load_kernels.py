@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.fake_gpu import FakeGpu
+from tofuse.backends.cuda.cost.gpu_machine import DEFAULT_GPU
 from tofuse.config import make_config
-from tofuse.cost.gpu_machine import DEFAULT_GPU
 from tofuse.driver.compile_graph import compile_text
 from tofuse.report.model import GraphReport
 

@@ -265,8 +265,8 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("backends.cpu.schedule", "backends.cuda.schedule"),
     ("schedule",),
     ("backends.cpu.llvm", "backends.cuda.triton", "backends.aten", "backends.interp"),
-    ("backends.cpu.cost", "backends.cuda.cost"),
     ("backends.cpu.runtime", "backends.cuda.runtime"),
+    ("backends.cpu.cost", "backends.cuda.cost"),
     ("backends",),
     ("report",),
     ("executors",),
@@ -341,7 +341,8 @@ STEERED = frozenset({"fusion", "schedule", "passes", "plan", "capture", "backend
 # What the numbers are that steer nothing. A key is a folder, or a file and a name.
 LIMITS: Mapping[str, str] = {
     "backends/cpu/gemm.py:MAX_ROWS": "by the registers of AVX-512",
-    "backends/cuda/call_costs.py:": "costs of calls",
+    "backends/cpu/cost/": "costs",
+    "backends/cuda/cost/": "costs",
     "backends/cpu/runtime/": "of memory and of times",
     "backends/cuda/load_tiles.py:MAX_PARAMETERS": "of CUDA",
     "backends/cuda/runtime/": "of CUDA, and of times",

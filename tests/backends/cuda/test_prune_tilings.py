@@ -6,12 +6,12 @@ import pytest
 
 from tests.support.interpreted import needs_triton
 from tofuse.backends.cpu.llvm.load import host_target
+from tofuse.backends.cuda.cost.gpu_machine import gpu_machine
 from tofuse.backends.cuda.prune_tilings import prune_tilings
 from tofuse.backends.cuda.triton.cubin import RegisterUsage
 from tofuse.backends.cuda.triton.load import TritonModule
 from tofuse.backends.target import EmittedKernel
 from tofuse.config import make_config
-from tofuse.cost.gpu_machine import gpu_machine
 from tofuse.cost.machine_source import assumed_machine
 from tofuse.driver.codegen import generate_kernels
 from tofuse.driver.oracle import CostOracle

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tofuse.analysis.alias import MemRef
+from tofuse.backends.cpu.cost.nest_cost import nest_cost, recompute_rejection
 from tofuse.backends.cpu.gemm import load_product
 from tofuse.backends.cpu.llvm.emit import emit, phase_functions
 from tofuse.backends.cpu.runtime.cpu_timing import interleaved_us
@@ -33,7 +34,6 @@ from tofuse.backends.target import (
 )
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
-from tofuse.cost.nest_cost import nest_cost, recompute_rejection
 from tofuse.cost.target_costs import TargetCosts
 from tofuse.cost.thresholds import (
     MAX_GROUPED_WORKSPACE,

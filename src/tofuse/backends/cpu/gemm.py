@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tofuse.analysis.alias import MemRef
 from tofuse.backends.code_library import CodeLibrary, LoadedText
+from tofuse.backends.cpu.cost.products import ProductSize, is_faster, product_costs
 from tofuse.backends.cpu.gemm_match import NOT_A_GEMM, Gemm, Matrix, match_gemm
 from tofuse.backends.cpu.llvm.matmul.blocked_loops import blocked_loops_text
 from tofuse.backends.cpu.llvm.matmul.few_rows import (
@@ -28,7 +29,6 @@ from tofuse.backends.cpu.runtime.gemm_launch import GemmCode, GemmLauncher
 from tofuse.backends.target import AliasPairs, Linking, LoadedProduct
 from tofuse.cache.store import Store
 from tofuse.cost.machine import Machine
-from tofuse.cost.products import ProductSize, is_faster, product_costs
 from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_COLUMNS, PANEL_DEPTH, PANEL_OVERHEAD
 from tofuse.ir.dims import Dim, size_hint, symbol
 from tofuse.ir.graph import Value

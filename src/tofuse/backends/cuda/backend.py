@@ -11,7 +11,9 @@ from typing import NamedTuple
 import torch
 
 from tofuse.analysis.alias import MemRef
-from tofuse.backends.cuda.call_costs import CALL_COSTS
+from tofuse.backends.cuda.cost.call_costs import CALL_COSTS
+from tofuse.backends.cuda.cost.gpu_machine import GpuMachine, gpu_machine
+from tofuse.backends.cuda.cost.tile_cost import gpu_cost, tile_program_us
 from tofuse.backends.cuda.load_group import load_groups
 from tofuse.backends.cuda.load_tiles import compile_programs, group_limit, triton_module
 from tofuse.backends.cuda.prune_tilings import prune_tilings
@@ -38,12 +40,10 @@ from tofuse.backends.target import (
     Recorder,
     TimedCall,
 )
-from tofuse.cost.gpu_machine import GpuMachine, gpu_machine
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
 from tofuse.cost.target_costs import TargetCosts
 from tofuse.cost.thresholds import FEW_OPERANDS, GPU_SPLIT_THRESHOLD, GPU_TIMING_S
-from tofuse.cost.tile_cost import gpu_cost, tile_program_us
 from tofuse.errors import CompileError
 from tofuse.ir.dims import Dim
 from tofuse.ir.executor import TRITON

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
+from tofuse.backends.cuda.cost.gpu_machine import GpuMachine
 from tofuse.backends.cuda.load_tiles import aligned_launches, compile_programs
 from tofuse.backends.cuda.triton.load import TritonModule
 from tofuse.backends.target import EmittedKernel
-from tofuse.cost.gpu_machine import GpuMachine
 from tofuse.cost.thresholds import MIN_TUNED_WARPS
 from tofuse.errors import CompileError
 from tofuse.ir.tile import TileProgram

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tofuse.analysis.guard_ranges import passing_indices
-from tofuse.cost.guard_coverage import pays_to_split
+from tofuse.backends.cpu.cost.guard_coverage import pays_to_split
 from tofuse.ir.kernel import InRange, Load
 from tofuse.ir.nest import Node, StmtNode
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
+from tofuse.backends.cpu.cost.threads import threads_worth
 from tofuse.backends.cpu.runtime.pool import POOL
-from tofuse.cost.threads import threads_worth
 from tofuse.errors import IndexOutOfRangeError
 from tofuse.ir.dims import Dim, evaluate, size_hint, symbols_of
 from tofuse.ir.machine_function import Entry, function_address

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from tofuse.cost.gpu_machine import MAX_REGISTERS, REGISTERS
+from tofuse.backends.cuda.cost.gpu_machine import MAX_REGISTERS, REGISTERS
 from tofuse.cost.thresholds import ACCESS_BYTES
 from tofuse.ir.dims import size_hint
 from tofuse.ir.kernel import (

@@ -1,9 +1,9 @@
 """Statements of a fused concat count only in the loop segments that need them."""
 
-from tests.cost.test_nest_cost import cost
+from tests.backends.cpu.cost.test_nest_cost import cost
 from tests.support.kernels import kernel
 from tofuse.analysis.guard_ranges import touched_fractions
-from tofuse.cost.guard_coverage import statement_coverage
+from tofuse.backends.cpu.cost.guard_coverage import statement_coverage
 
 CONCAT = """kernel k(x: in f32, w: in f32, z: in f32, y: out f32) over i:4096 j:{n} {{
   v0 = in_range [j] 0 {m} : b1

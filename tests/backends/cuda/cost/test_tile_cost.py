@@ -3,9 +3,9 @@
 import pytest
 
 from tests.support.kernels import kernel
+from tofuse.backends.cuda.cost.gpu_machine import DEFAULT_GPU, GPUS, GpuMachine
+from tofuse.backends.cuda.cost.tile_cost import TileCost, gpu_cost, tile_costs, tile_program_us
 from tofuse.backends.cuda.schedule.build_tiles import build_tiles
-from tofuse.cost.gpu_machine import DEFAULT_GPU, GPUS, GpuMachine
-from tofuse.cost.tile_cost import TileCost, gpu_cost, tile_costs, tile_program_us
 from tofuse.ir.tile import GpuTarget, TileProgram
 
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tofuse.analysis.footprint import Access, Footprint
-from tofuse.cost.guard_coverage import statement_coverage
+from tofuse.backends.cpu.cost.guard_coverage import statement_coverage
+from tofuse.backends.cpu.cost.threads import threads_worth
 from tofuse.cost.kernel_cost import Cost
 from tofuse.cost.machine import CACHE_LINE, L1_LINES, Machine
-from tofuse.cost.threads import threads_worth
 from tofuse.cost.thresholds import SHORT_ROW_BYTES
 from tofuse.cost.traffic import bandwidth
 from tofuse.cost.work import OP_CLASSES, kernel_work

@@ -8,10 +8,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tofuse.analysis.footprint import Footprint, widest_element
-from tofuse.cost.gpu_machine import GpuMachine
+from tofuse.backends.cuda.cost.gpu_machine import GpuMachine
+from tofuse.backends.cuda.cost.tile_registers import (
+    equal_neighbours,
+    estimate_registers,
+    vector_elements,
+)
 from tofuse.cost.kernel_cost import Cost
 from tofuse.cost.thresholds import ACCESS_BYTES
-from tofuse.cost.tile_registers import equal_neighbours, estimate_registers, vector_elements
 from tofuse.cost.work import OP_CLASSES
 from tofuse.ir.dims import size_hint
 from tofuse.ir.kernel import (

@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
+from tofuse.backends.cpu.cost.products import ProductSize, is_faster, product_costs
 from tofuse.cost.machine import default_machine
-from tofuse.cost.products import ProductSize, is_faster, product_costs
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096)
 

@@ -4,12 +4,12 @@ import torch
 
 import tofuse
 from tests.support.kernels import kernel
+from tofuse.backends.cpu.cost.nest_cost import nest_cost, recompute_rejection
 from tofuse.backends.cpu.schedule.build_nest import build_nest
 from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
 from tofuse.cost.kernel_cost import Cost
 from tofuse.cost.library import library_us
 from tofuse.cost.machine import default_machine
-from tofuse.cost.nest_cost import nest_cost, recompute_rejection
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.region import Region

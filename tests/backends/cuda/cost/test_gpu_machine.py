@@ -2,7 +2,7 @@
 
 import pytest
 
-from tofuse.cost.gpu_machine import GPUS, gpu_machine
+from tofuse.backends.cuda.cost.gpu_machine import GPUS, gpu_machine
 from tofuse.ir.tile import GpuTarget
 
 H100 = gpu_machine("NVIDIA H100 80GB HBM3", 90, 132)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tofuse.cost.gpu_machine import DEFAULT_GPU
+from tofuse.backends.cuda.cost.gpu_machine import DEFAULT_GPU
 from tofuse.cost.machine import DEFAULT_NS, Machine
 
 PRODUCT_SHARE = 0.7  # of a GPU's rate that products of the library reach: not measured
