@@ -265,7 +265,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("backends.cpu.schedule", "backends.cuda.schedule"),
     ("schedule",),
     ("backends.cpu.llvm", "backends.cuda.triton", "backends.aten", "backends.interp"),
-    ("backends.cpu.runtime", "backends.cuda.runtime"),
+    ("backends.cpu.runtime", "backends.cuda.runtime", "backends.cpu.processors"),
     ("backends.cpu.cost", "backends.cuda.cost"),
     ("backends",),
     ("report",),
@@ -292,6 +292,7 @@ DOORS = frozenset(
     {
         ("runtime", "plan"),
         ("runtime", "backends"),
+        ("runtime", "backends.cpu.processors"),
         ("runtime", "backends.cpu.runtime"),
         ("runtime", "backends.cuda.runtime"),
         ("backends.cpu", "schedule"),

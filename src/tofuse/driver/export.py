@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from tofuse.backends.cpu.llvm.collect_code import CollectedCode
 from tofuse.backends.cpu.llvm.machine_code import digest
 from tofuse.backends.cpu.llvm.parallel_driver import PARALLEL_DRIVER
-from tofuse.backends.cpu.llvm.processor import PROCESSORS
+from tofuse.backends.cpu.processors import PROCESSORS, exported_levels, is_arm
 from tofuse.cache.artifact import Artifact
 from tofuse.capture.aot.aot_graphs import NO_VIEW, AOTGraphs, AtenGraph
 from tofuse.capture.aot.boxed import BoxedFunction
@@ -33,7 +33,6 @@ from tofuse.gc_pause import pause_gc
 from tofuse.ir.runtime_kind import RuntimeKind
 from tofuse.report.model import GraphReport
 from tofuse.runtime.autograd_program import make_program
-from tofuse.runtime.loaded_program import host_processors
 from tofuse.runtime.program_file import (
     ExportedCode,
     ExportedGraph,
@@ -143,8 +142,7 @@ def _compile_program(
 
 def architecture_processors() -> tuple[str, ...]:
     """Return the names of the processors of this machine's architecture."""
-    own = host_processors()
-    return own if own[:1] == ("neon",) else ("avx2", "avx512")
+    return exported_levels(is_arm())[::-1]
 
 
 def _capture(

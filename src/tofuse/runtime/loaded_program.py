@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import platform
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from tofuse.backends.cpu.processors import is_arm, running_levels
 from tofuse.backends.cpu.runtime.gemm_launch import GemmCode, GemmLauncher
 from tofuse.backends.cpu.runtime.launch import KernelCode, Launcher
 from tofuse.backends.cpu.runtime.load_image import load_image
@@ -25,14 +25,6 @@ from tofuse.runtime.program_file import (
 )
 from tofuse.runtime.verify_program import positions_of_one, verify_program
 from tofuse.torch_internals.trees import tree_from_text
-
-# Processors by `torch.backends.cpu.get_cpu_capability()`, the best first.
-CAPABILITIES: Mapping[str, tuple[str, ...]] = {
-    "AVX512": ("avx512", "avx2"),
-    "AVX2": ("avx2",),
-    "DEFAULT": (),
-}
-ARM = ("neon",)
 
 
 class LoadedProgram:
@@ -108,9 +100,7 @@ def _restore(
 
 def host_processors() -> tuple[str, ...]:
     """Return the names of the processors whose machine code runs here, the best first."""
-    if platform.machine().lower() in ("aarch64", "arm64"):
-        return ARM
-    return CAPABILITIES.get(torch.backends.cpu.get_cpu_capability(), ())
+    return running_levels(torch.backends.cpu.get_cpu_capability(), is_arm())
 
 
 def _load_code(

@@ -1,12 +1,13 @@
 """Relocations of other architectures, which cannot run here: the bits of the instructions."""
 
 import struct
+from functools import partial
 
 import pytest
 
 from tofuse.backends.cpu.llvm.link_image import _RELOCATIONS, _STUBS, link_image
-from tofuse.backends.cpu.llvm.machine_code import ObjectCode, compile_objects
-from tofuse.backends.cpu.llvm.processor import PROCESSORS
+from tofuse.backends.cpu.llvm.machine_code import ObjectCode, compile_objects, target_machine
+from tofuse.backends.cpu.processors import PROCESSORS
 
 TEXT = """
 @table = private constant [4 x float] [float 1.0, float 2.0, float 3.0, float 4.0], align 16
@@ -62,7 +63,7 @@ def test_stubs_find_their_slots():
 
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_an_image_has_the_functions_and_slots_of_its_objects(name):
-    codes = compile_objects([TEXT, TEXT], PROCESSORS[name].machine, threads=2)
+    codes = compile_objects([TEXT, TEXT], partial(target_machine, PROCESSORS[name]), threads=2)
     images = [code.image for code in codes if isinstance(code, ObjectCode)]
     objects = dict(zip(("one", "two"), images, strict=True))
     image = link_image(objects)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from tofuse.backends.cpu.llvm.load import host_lanes
+from tofuse.backends.cpu.llvm.load import host_processor
 from tofuse.backends.cpu.llvm.vector_math.formula_builder import math_symbol
 from tofuse.backends.cpu.llvm.vector_math.registry import MATH, math_definitions
 
@@ -61,7 +61,7 @@ def kernels(elem: str, width: int) -> dict[str, Kernel]:
     llvm.initialize_native_asmprinter()
     texts: dict[str, str] = {}
     for name in MATH:  # one dict per function, as modules merge them
-        texts |= math_definitions([(name, elem)], width, avx512=host_lanes() == 16)
+        texts |= math_definitions([(name, elem)], width, avx512=host_processor().avx512)
     source = "\n".join([*texts.values(), *(loop(name, elem, width) for name in MATH)])
     module = llvm.parse_assembly(source)
     module.verify()

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import llvmlite.binding as llvm
+
 from tofuse.backends.code_library import LoadedText
 from tofuse.backends.cpu.llvm.link_image import link_image
-from tofuse.backends.cpu.llvm.machine_code import ObjectCode, compile_objects, digest
-from tofuse.backends.cpu.llvm.processor import Processor
+from tofuse.backends.cpu.llvm.machine_code import (
+    ObjectCode,
+    compile_objects,
+    digest,
+    target_machine,
+)
+from tofuse.backends.cpu.processors import Processor
 from tofuse.cache.store import Store
 from tofuse.errors import CompileError
 from tofuse.ir.code_image import CodeImage
@@ -28,7 +35,7 @@ class CollectedCode:
     def compile(self, texts: Sequence[str], store: Store | None, threads: int) -> None:
         """Compile modules, on several threads."""
         new = {key: text for text in texts if (key := digest(text)) not in self.objects}
-        codes = compile_objects(list(new.values()), self.processor.machine, threads)
+        codes = compile_objects(list(new.values()), self._target_machine, threads)
         for key, code in zip(new, codes, strict=True):
             if isinstance(code, ObjectCode):
                 self.objects[key] = code.image
@@ -41,7 +48,7 @@ class CollectedCode:
         """Compile a module; return its digest, and stand-ins for functions; raise CompileError."""
         key = digest(text)
         if key not in self.objects:
-            (code,) = compile_objects([text], self.processor.machine, threads=1)
+            (code,) = compile_objects([text], self._target_machine, threads=1)
             if isinstance(code, CompileError):
                 raise code
             self.objects[key] = code.image
@@ -50,6 +57,9 @@ class CollectedCode:
     def load_by_digest(self, key: str, names: Sequence[str], store: Store) -> list[Entry]:
         """Return stand-ins for the functions of a module."""
         return [_NOT_LINKED] * len(names)
+
+    def _target_machine(self) -> llvm.TargetMachine:
+        return target_machine(self.processor)
 
     def image(self) -> CodeImage:
         """Return all machine code; its entries are `<digest>.<function>`."""

@@ -22,6 +22,7 @@ from tofuse.backends.cpu.llvm.machine_code import (
     stored_code,
 )
 from tofuse.backends.cpu.llvm.vector_math.vector_library import LIBRARY, PREFIX, library_symbols
+from tofuse.backends.cpu.processors import Processor, is_arm, level_of
 from tofuse.cache.store import Store
 from tofuse.cost.thresholds import MAX_LIBRARIES_PER_LINKER, MAX_RECENT_LINKED_TEXTS
 from tofuse.errors import CompileError
@@ -30,19 +31,10 @@ from tofuse.ir.schedule import Target
 
 
 @functools.cache
-def host_lanes() -> int:
-    """Return the number of float32 lanes in a vector register of this processor, 1 if none."""
+def host_processor() -> Processor:
+    """Return the level of this processor."""
     llvm.initialize_native_target()
-    features = llvm.get_host_cpu_features()
-    if features.get("avx512f"):
-        return 16
-    if features.get("avx2"):
-        return 8
-    return 4 if _is_arm() or features.get("sse2") or features.get("neon") else 1
-
-
-def _is_arm() -> bool:
-    return any(name in llvm.get_default_triple() for name in ("arm64", "aarch64"))
+    return level_of(llvm.get_host_cpu_features(), is_arm())
 
 
 def host_target(threads: int) -> Target:
@@ -51,17 +43,9 @@ def host_target(threads: int) -> Target:
     PyTorch's matrix products use MKL, which restricts itself to AVX2 on processors that are not
     Intel's. With AVX-512 there, ours are twice as fast.
     """
-    lanes = host_lanes()
-    avx512 = lanes == 16
-    products = avx512 and llvm.get_host_cpu_name().startswith("znver")
-    return Target(
-        lanes,
-        threads,
-        avx512=avx512,
-        fast_gemm=products,
-        native_lanes=max(4, lanes),
-        saturating_casts=_is_arm(),
-    )
+    processor = host_processor()
+    is_amd = llvm.get_host_cpu_name().startswith("znver")
+    return processor.target(threads, fast_gemm=processor.avx512 and is_amd)
 
 
 class CodeHandle(int):
@@ -246,7 +230,7 @@ class LinkedCode:
         """Resolve the functions of torch's vector library; return the names that it lacks."""
         missing = set()
         for name in LIBRARY:
-            for symbol in library_symbols(name, max(4, host_lanes())):
+            for symbol in library_symbols(name, max(4, host_processor().lanes)):
                 function = getattr(library, symbol, None)
                 if function is None:
                     missing.add(name)

@@ -18,6 +18,7 @@ import llvmlite
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
+from tofuse.backends.cpu.processors import Processor
 from tofuse.backends.thread_map import thread_map
 from tofuse.cache.store import Store
 from tofuse.errors import CompileError
@@ -75,6 +76,15 @@ def new_target_machine() -> llvm.TargetMachine:
     llvm.initialize_native_asmprinter()
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=host_features(), opt=3, jit=True
+    )
+
+
+def target_machine(processor: Processor) -> llvm.TargetMachine:
+    """Return LLVM's target machine of a processor level for position-independent code."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return llvm.Target.from_triple(processor.triple).create_target_machine(
+        cpu=processor.cpu, features=processor.features, opt=3, reloc="pic", codemodel="small"
     )
 
 
