@@ -8,9 +8,9 @@
 6. `compile_captured`: graph passes, fusion, plan
 7. `build_program`: kernels, plan, link
 8. `load_kernels`: one text for each distinct kernel
-9. `LinkedCode.compile`: a text is compiled once in a process
-10. `object_codes`: object files kept on disk, or compiled
-11. `compile_objects`: several threads
+9. `CpuBackend.load`: text without names; launchers
+10. `LinkedCode.compile`: a text is compiled once in a process
+11. `object_codes`: object files kept on disk, or compiled by several threads
 12. `_compile`: LLVM
 """
 

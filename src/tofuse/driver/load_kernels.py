@@ -49,7 +49,14 @@ def load_kernels(
 ) -> LoadedKernels:
     """Load every distinct kernel; a region whose kernel does not compile gets no binding."""
     bind_runtime(context.config)
-    loaded = _load(generated, context, linking)
+    kernels = {g.region: g for g in generated}
+    loaded: dict[Region, KernelLauncher | CompileError] = {
+        r: CompileError(g.error) for r, g in kernels.items() if g.error is not None
+    }
+    compiling = [r for r in kernels if r not in loaded]
+    for backend, regions in context.oracle.by_backend(compiling).items():
+        launchers = backend.load([kernels[r].emitted for r in regions], linking)
+        loaded |= zip(regions, launchers, strict=True)
     number_of: dict[KernelLauncher, int] = {}
     bindings: dict[Region, KernelBinding] = {}
     notes: list[str] = []
@@ -62,21 +69,6 @@ def load_kernels(
         facts = context.oracle.backend_of_region(g.region).launch_facts(g.call)
         bindings[g.region] = bind(number, g.arguments, g.sizes, facts)
     return LoadedKernels(list(number_of), bindings, notes)
-
-
-def _load(
-    generated: Sequence[GeneratedKernel], context: CodegenContext, linking: Linking
-) -> Mapping[Region, KernelLauncher | CompileError]:
-    """Return what launches the kernel of each region, or why it does not compile."""
-    kernels = {g.region: g for g in generated}
-    found: dict[Region, KernelLauncher | CompileError] = {
-        r: CompileError(g.error) for r, g in kernels.items() if g.error is not None
-    }
-    compiling = [r for r in kernels if r not in found]
-    for backend, regions in context.oracle.by_backend(compiling).items():
-        launchers = backend.load([kernels[r].emitted for r in regions], linking)
-        found |= zip(regions, launchers, strict=True)
-    return found
 
 
 def bind(

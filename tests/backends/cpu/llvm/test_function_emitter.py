@@ -8,7 +8,7 @@ import torch
 import tofuse
 from tests.support.kernels import kernel
 from tofuse.backends.cpu.llvm.emit import emit
-from tofuse.backends.cpu.llvm.machine_code import assembly, compile_objects, target_machine
+from tofuse.backends.cpu.llvm.machine_code import assembly, object_codes, target_machine
 from tofuse.backends.cpu.processors import PROCESSORS
 from tofuse.backends.cpu.schedule.build_nest import build_nest
 from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
@@ -68,4 +68,4 @@ def test_casts_to_integers_are_those_of_the_processor():
         text = emit(build_nest(k, choose_schedule(k, target)), saturating_casts=saturates)
         casts = [line for line in text.splitlines() if "fptosi" in line and "declare" not in line]
         assert casts and all(("sat" in line) == saturates for line in casts)
-        assert compile_objects([text], partial(target_machine, processor), threads=1)
+        assert object_codes([text], None, 1, partial(target_machine, processor))

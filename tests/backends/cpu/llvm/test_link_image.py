@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from tofuse.backends.cpu.llvm.link_image import _RELOCATIONS, _STUBS, link_image
-from tofuse.backends.cpu.llvm.machine_code import ObjectCode, compile_objects, target_machine
+from tofuse.backends.cpu.llvm.machine_code import ObjectCode, object_codes, target_machine
 from tofuse.backends.cpu.processors import PROCESSORS
 
 TEXT = """
@@ -63,7 +63,7 @@ def test_stubs_find_their_slots():
 
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_an_image_has_the_functions_and_slots_of_its_objects(name):
-    codes = compile_objects([TEXT, TEXT], partial(target_machine, PROCESSORS[name]), threads=2)
+    codes = object_codes([TEXT, TEXT], None, 2, partial(target_machine, PROCESSORS[name]))
     images = [code.image for code in codes if isinstance(code, ObjectCode)]
     objects = dict(zip(("one", "two"), images, strict=True))
     image = link_image(objects)

@@ -11,8 +11,8 @@ from tofuse.backends.code_library import LoadedText
 from tofuse.backends.cpu.llvm.link_image import link_image
 from tofuse.backends.cpu.llvm.machine_code import (
     ObjectCode,
-    compile_objects,
     digest,
+    object_codes,
     target_machine,
 )
 from tofuse.backends.cpu.processors import Processor
@@ -35,7 +35,7 @@ class CollectedCode:
     def compile(self, texts: Sequence[str], store: Store | None, threads: int) -> None:
         """Compile modules, on several threads."""
         new = {key: text for text in texts if (key := digest(text)) not in self.objects}
-        codes = compile_objects(list(new.values()), self._target_machine, threads)
+        codes = object_codes(list(new.values()), None, threads, self._target_machine)
         for key, code in zip(new, codes, strict=True):
             if isinstance(code, ObjectCode):
                 self.objects[key] = code.image
@@ -48,7 +48,7 @@ class CollectedCode:
         """Compile a module; return its digest, and stand-ins for functions; raise CompileError."""
         key = digest(text)
         if key not in self.objects:
-            (code,) = compile_objects([text], self._target_machine, threads=1)
+            (code,) = object_codes([text], None, 1, self._target_machine)
             if isinstance(code, CompileError):
                 raise code
             self.objects[key] = code.image

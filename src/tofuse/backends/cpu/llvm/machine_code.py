@@ -89,16 +89,25 @@ def target_machine(processor: Processor) -> llvm.TargetMachine:
 
 
 def object_codes(
-    texts: Sequence[str], store: Store | None, threads: int
+    texts: Sequence[str],
+    store: Store | None,
+    threads: int,
+    machine: Callable[[], llvm.TargetMachine] = host_target_machine,
 ) -> list[ObjectCode | CompileError]:
-    """Return the object code of each module, from the store or compiled, or why it has none."""
+    """Return the object code of each module, from the store or compiled, or why it has none.
+
+    Several threads compile. `machine` returns a target machine that no other thread uses; a store
+    has the code of this processor alone.
+    """
     keys = list(map(digest, texts))
     codes: dict[str, ObjectCode | CompileError] = {}
     for key in keys:
         if store is not None and (stored := stored_code(key, store)) is not None:
             codes[key] = stored
     missing = {k: t for k, t in zip(keys, texts, strict=True) if k not in codes}
-    compiled = compile_objects(list(missing.values()), host_target_machine, threads)
+    with _without_loop_strength_reduction():
+        compile_text = functools.partial(_compile, machine)
+        compiled = thread_map(compile_text, list(missing.values()), threads)
     for key, code in zip(missing, compiled, strict=True):
         codes[key] = code
         if store is not None and isinstance(code, ObjectCode):
@@ -122,17 +131,6 @@ def assembly(text: str) -> str:
     with _without_loop_strength_reduction():
         machine = host_target_machine()
         return str(machine.emit_assembly(_optimize(text, machine)))
-
-
-def compile_objects(
-    texts: Sequence[str], machine: Callable[[], llvm.TargetMachine], threads: int
-) -> list[ObjectCode | CompileError]:
-    """Return the object code of each module, or why it has none; several threads compile.
-
-    `machine` returns a target machine that no other thread uses.
-    """
-    with _without_loop_strength_reduction():
-        return thread_map(functools.partial(_compile, machine), texts, threads)
 
 
 def _compile(machine: Callable[[], llvm.TargetMachine], text: str) -> ObjectCode | CompileError:
