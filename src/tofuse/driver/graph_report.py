@@ -14,12 +14,8 @@ from tofuse.ir.graph import Graph
 from tofuse.ir.region import Partition, Region
 from tofuse.plan.launch_groups import describe_groups, launch_count
 from tofuse.report.call_times import TimeSpan
-from tofuse.report.model import (
-    GraphReport,
-    KernelReport,
-    LibraryCall,
-    RegionReport,
-)
+from tofuse.report.model import GraphReport, KernelReport, LibraryCall
+from tofuse.report.region_report import RegionReport
 
 
 def graph_report(

@@ -12,7 +12,8 @@ from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Graph, Loc, Op, Value
 from tofuse.ir.region import Region, Verdict
 from tofuse.ops.table import OPS, Pattern
-from tofuse.report.model import GraphReport, MemorySample, op_name
+from tofuse.report.model import GraphReport, MemorySample
+from tofuse.report.region_report import op_name
 
 
 @dataclass(frozen=True, eq=False)
