@@ -66,6 +66,7 @@ BAD: tuple[tuple[Check, str, str], ...] = (
         "from tofuse.fusion.views import materialize_views",
     ),
     (house_rules.import_law, "plan/build.py", "from tofuse.runtime.pool import POOL"),
+    (house_rules.import_law, "runtime/execute.py", "from tofuse.plan.build import build_plan"),
     (house_rules.import_law, "cost/machine.py", "from tofuse.cache.programs import Programs"),
     (house_rules.third_party_fences, "report/text.py", "import torch"),
     (house_rules.third_party_fences, "ir/types.py", "from torch import Tensor"),

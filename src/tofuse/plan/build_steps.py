@@ -15,6 +15,7 @@ from tofuse.ir.plan import (
     Allocate,
     Call,
     Launch,
+    OutVariant,
     Parameter,
     Plan,
     Result,
@@ -28,17 +29,6 @@ from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.plan.signature import CallSignature
 
 COPY = "aten.copy_.default"  # of the second tensor into the first
-
-
-@dataclass(frozen=True)
-class OutVariant:
-    """The overload that writes into given tensors, and the names of its out arguments.
-
-    Without names, it writes into its first operand.
-    """
-
-    target: str
-    names: tuple[str, ...]
 
 
 def inline_reversed_views(region: Region, partition: Partition) -> Region:
