@@ -14,7 +14,7 @@ import tofuse
 from tests.support.eager import assert_as_eager
 from tests.support.kernels import kernel
 from tofuse.analysis.alias import AliasAnalysis
-from tofuse.cache.store import Store
+from tofuse.disk_store import Store
 from tofuse.driver import autotune
 from tofuse.driver.autotune import (
     ATEN,

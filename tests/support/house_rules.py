@@ -272,7 +272,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("hints",),
     ("ops",),
     ("ir",),
-    ("cache.store",),
+    ("disk_store",),
     ("torch_internals",),
     ("config",),
     ("errors", "gc_pause"),

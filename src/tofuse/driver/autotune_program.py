@@ -9,7 +9,7 @@ from torch.fx import GraphModule
 
 from tofuse.backends.llvm.load import host_target
 from tofuse.backends.triton.load import triton_version
-from tofuse.cache.store import store_of
+from tofuse.disk_store import store_of
 from tofuse.driver.autotune import ATEN, Choice, choose
 from tofuse.driver.autotune_gpu import CAPTURED
 from tofuse.driver.context import CompileContext

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from tofuse.analysis.alias import is_view
-from tofuse.cache.store import Store
+from tofuse.disk_store import Store
 from tofuse.driver.autotune import Choice, is_static
 from tofuse.driver.autotune_gpu import choose_on_gpu
 from tofuse.ir.graph import Graph, Op, Value, device_of, show_graph, substitute_values

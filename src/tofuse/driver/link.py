@@ -10,9 +10,9 @@ from tofuse.backends.aten.run_ops import checked_executor_callable, eager_region
 from tofuse.backends.llvm.load import CodeLibrary
 from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.cache.artifact import Artifact
-from tofuse.cache.store import store_of
 from tofuse.config import GRAPH_MODES, Config
 from tofuse.cost.call_overhead import COMPILED_IS_FASTER, Prediction
+from tofuse.disk_store import store_of
 from tofuse.driver.assign_executors import Assignment
 from tofuse.driver.codegen import CodegenContext, GeneratedKernel
 from tofuse.driver.load_groups import LaunchGroup

@@ -14,9 +14,9 @@ from tofuse.backends.triton.emit import launch_parameters
 from tofuse.backends.triton.group import SHARED_PARAMETERS, call_parameters
 from tofuse.backends.triton.load import LaunchSpec, TritonModule
 from tofuse.cache.artifact import bind_runtime
-from tofuse.cache.store import store_of
 from tofuse.config import Config
 from tofuse.cost.thresholds import MAX_GROUPED_CALLS, MAX_GROUPED_WORKSPACE
+from tofuse.disk_store import store_of
 from tofuse.driver.codegen import GeneratedKernel
 from tofuse.errors import CompileError, TofuseWarning
 from tofuse.ir.dims import size_hint

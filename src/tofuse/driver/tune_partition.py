@@ -9,7 +9,7 @@ import torch
 
 from tofuse.analysis.alias import is_view
 from tofuse.cache.programs import source_digest
-from tofuse.cache.store import store_of
+from tofuse.disk_store import store_of
 from tofuse.driver.autotune import BuildProgram, Choice, apply_choices, measured_choices
 from tofuse.driver.autotune_gpu import measured_gpu_choices
 from tofuse.driver.choose_products import IN_KERNEL, measured_products, product_notes
