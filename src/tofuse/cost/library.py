@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from tofuse.analysis.alias import is_aten_view, is_view
-from tofuse.analysis.memory_traffic import op_bytes, value_bytes
 from tofuse.cost.machine import MMAP_THRESHOLD, Machine, machine_on
+from tofuse.cost.memory_traffic import op_bytes, value_bytes
 from tofuse.cost.traffic import traffic_us
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Op, device_of

@@ -8,8 +8,8 @@ from functools import partial
 
 import torch
 
-from tofuse.analysis.memory_traffic import region_bytes
 from tofuse.backends.triton.load import triton_version
+from tofuse.cost.memory_traffic import region_bytes
 from tofuse.cost.thresholds import GPU_TIMING_S
 from tofuse.cost.tile_cost import tile_program_us
 from tofuse.disk_store import Store, store_of

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tofuse.analysis.alias import is_eliminated_concat
-from tofuse.analysis.memory_traffic import region_bytes
 from tofuse.capture.fx.eager_memory import EagerMemory
+from tofuse.cost.memory_traffic import region_bytes
 from tofuse.cost.thresholds import PEAK_TOLERANCE
 from tofuse.driver.link import LinkedProgram
 from tofuse.ir.graph import Graph

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tofuse.analysis.memory_traffic import value_bytes
+from tofuse.cost.memory_traffic import value_bytes
 from tofuse.cost.thresholds import MIN_ORDER_SAVING
 from tofuse.fusion.region_liveness import RegionLiveness, is_effectful
 from tofuse.ir.graph import Value

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tofuse.analysis.alias import WAIT, is_collective, is_communication
-from tofuse.analysis.memory_traffic import value_bytes
+from tofuse.cost.memory_traffic import value_bytes
 from tofuse.ir.graph import Graph, Loc, Op
 from tofuse.ir.plan import Call, Plan, variable
 from tofuse.ir.verify_plan import reads

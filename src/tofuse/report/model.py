@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tofuse.analysis.alias import AliasAnalysis, is_aten_view, is_view
-from tofuse.analysis.memory_traffic import op_bytes
 from tofuse.analysis.plan_liveness import memory_timeline
+from tofuse.cost.memory_traffic import op_bytes
 from tofuse.ir.executor import NO_EXECUTOR
 from tofuse.ir.graph import Graph, Loc, Value, show_graph
 from tofuse.ir.nest import Nest

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import PurePath
 
-from tofuse.analysis.memory_traffic import op_bytes
+from tofuse.cost.memory_traffic import op_bytes
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Loc, Op, show_value_type
 from tofuse.report.advice import ADVICE, Advice, group_by_advice

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 
 from tofuse.analysis.alias import MemRef, is_view
-from tofuse.analysis.memory_traffic import value_bytes
+from tofuse.cost.memory_traffic import value_bytes
 from tofuse.ir.graph import Value
 from tofuse.ir.region import Region
 
