@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 
 from tofuse.cost.memory_traffic import region_bytes, value_bytes
 from tofuse.ir.graph import Value
-from tofuse.ir.region import Partition
+from tofuse.region import Partition
 
 LIMIT = 1.05
 

@@ -27,9 +27,9 @@ from tofuse.ir.executor import (
     Tensor,
 )
 from tofuse.ir.graph import Op, Value, device_of
-from tofuse.ir.region import Partition, Region
 from tofuse.ir.tile import TileProgram
 from tofuse.ops.reference import TO_TORCH
+from tofuse.region import Partition, Region
 from tofuse.runtime.out_variants import out_variant
 
 ONLY_PYTORCH = "only PyTorch has this operator"

@@ -27,8 +27,8 @@ from tofuse.fusion.partition.region_split import cut_positions, split_region
 from tofuse.ir.dims import symbols_of
 from tofuse.ir.graph import Op, device_of, show_graph
 from tofuse.ir.nest import Nest
-from tofuse.ir.region import Partition, Region
 from tofuse.plan.signature import CallSignature
+from tofuse.region import Partition, Region
 from tofuse.report.number_format import show_us
 from tofuse.report.repro import region_graph
 from tofuse.runtime.execute import CompiledPlan

@@ -34,9 +34,9 @@ from tofuse.driver.load_kernels import LoadedKernels
 from tofuse.fusion.gemm_match import NOT_A_GEMM, Gemm, Matrix, match_gemm
 from tofuse.ir.dims import Dim, size_hint, symbol
 from tofuse.ir.executor import KERNELS, LIBRARY
-from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target
 from tofuse.plan.kernel_binding import AliasPairs, KernelBinding
+from tofuse.region import Partition, Region
 from tofuse.runtime.gemm_launch import GemmCode, GemmLauncher
 
 MAX_ROWS = 14  # 32 registers hold 28 accumulators, two vectors of B and one of A

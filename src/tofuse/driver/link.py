@@ -20,8 +20,8 @@ from tofuse.driver.load_kernels import Launch, LoadedKernels
 from tofuse.driver.record_graph import graph_replay
 from tofuse.driver.verify_kernels import VerifiedKernel
 from tofuse.ir.plan import Call, Plan
-from tofuse.ir.region import Region
 from tofuse.plan.build_steps import inline_reversed_views
+from tofuse.region import Region
 from tofuse.runtime.execute import CompiledPlan, PlanCode, Tensor, load_plan, plan_code
 from tofuse.runtime.gemm_launch import GemmLauncher
 from tofuse.runtime.launch import Launcher

@@ -22,9 +22,9 @@ from tofuse.errors import CompileError, TofuseWarning
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import device_of
 from tofuse.ir.nest import Nest
-from tofuse.ir.region import Partition, Region
 from tofuse.ir.tile import TileProgram
 from tofuse.plan.kernel_binding import KernelBinding
+from tofuse.region import Partition, Region
 from tofuse.report.repro import write_repro
 from tofuse.runtime.cuda import CudaLauncher, capability, device_index
 from tofuse.runtime.gemm_launch import GemmLauncher

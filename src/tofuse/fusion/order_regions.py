@@ -10,7 +10,7 @@ from tofuse.cost.memory_traffic import value_bytes
 from tofuse.cost.thresholds import MIN_ORDER_SAVING
 from tofuse.fusion.region_liveness import RegionLiveness, is_effectful
 from tofuse.ir.graph import Value
-from tofuse.ir.region import Partition, Region
+from tofuse.region import Partition, Region
 
 
 def order_regions(part: Partition, releasable_inputs: frozenset[str] = frozenset()) -> Partition:

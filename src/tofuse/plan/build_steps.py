@@ -23,10 +23,10 @@ from tofuse.ir.plan import (
     View,
     variable,
 )
-from tofuse.ir.region import Partition, Region
 from tofuse.ir.types import DType
 from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.plan.signature import CallSignature
+from tofuse.region import Partition, Region
 
 COPY = "aten.copy_.default"  # of the second tensor into the first
 

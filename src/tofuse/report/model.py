@@ -12,9 +12,9 @@ from tofuse.ir.executor import NO_EXECUTOR
 from tofuse.ir.graph import Graph, Loc, Value, show_graph
 from tofuse.ir.nest import Nest
 from tofuse.ir.plan import Call, Launch, Plan, variable
-from tofuse.ir.region import Partition, Verdict
 from tofuse.ir.tile import TileProgram
 from tofuse.ir.verify_plan import reads
+from tofuse.region import Partition, Verdict
 from tofuse.report.call_times import CallTimes, MachineLimits, TimeSpan
 from tofuse.report.collective_report import Collective, find_collectives
 from tofuse.report.ranks import ONE_RANK, Ranks
