@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from tofuse.analysis.alias import is_aten_view, is_view
+from tofuse.cost.bandwidth import traffic_us
 from tofuse.cost.machine import MMAP_THRESHOLD, Machine, machine_on
 from tofuse.cost.memory_traffic import op_bytes, value_bytes
-from tofuse.cost.traffic import traffic_us
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Op, device_of
 from tofuse.ops.table import OPS, Pattern
