@@ -18,15 +18,15 @@ from tofuse.backends.cpu.backend import CpuBackend
 from tofuse.backends.cpu.runtime.cpu_timing import interleaved_us
 from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
 from tofuse.backends.cpu.schedule.schedule_variants import schedule_variants
-from tofuse.cache.store import Store
+from tofuse.disk_store import Store
 from tofuse.driver import autotune, autotune_program, choice
 from tofuse.driver.choice import ATEN, FUSED, SPLIT, Choice
 from tofuse.errors import OptionError
 from tofuse.fusion.lower.lower_region import lower_region
 from tofuse.fusion.partition.region_split import cut_positions, split_region
 from tofuse.ir.parse_graph import parse_graph as parse
-from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target, parse_schedule
+from tofuse.region import Partition, Region
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

@@ -271,13 +271,12 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("report",),
     ("executors",),
     ("cost",),
+    ("region",),
     ("analysis",),
-    ("ir.region",),
-    ("analysis.alias",),
     ("hints",),
     ("ops",),
     ("ir",),
-    ("cache.store",),
+    ("disk_store",),
     ("torch_internals",),
     ("config",),
     ("errors", "gc_pause"),
@@ -287,10 +286,9 @@ HEIGHT = {room: -k for k, row in enumerate(ROOMS) for room in row}
 STAGES = frozenset(
     {"capture", "passes", "fusion", "schedule", "backends", "plan", "runtime", "report"},
 )
-# A plan is data that the runtime executes, with launchers of targets. A target has its schedules.
+# The runtime executes plans with launchers of targets. A target has its schedules.
 DOORS = frozenset(
     {
-        ("runtime", "plan"),
         ("runtime", "backends"),
         ("runtime", "backends.cpu.processors"),
         ("runtime", "backends.cpu.runtime"),

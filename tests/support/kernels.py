@@ -21,9 +21,9 @@ from tofuse.ir.graph import Graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.nest import Nest
 from tofuse.ir.parse_kernel import parse_kernel
-from tofuse.ir.region import Region
 from tofuse.ir.schedule import Schedule, Target, parse_schedule
 from tofuse.ops.check_kernel import check_kernel
+from tofuse.region import Region
 
 Buffers = dict[str, torch.Tensor]
 GUARD = 64  # bytes around every output that must not be written

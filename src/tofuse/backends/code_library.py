@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tofuse.cache.store import Store
+from tofuse.disk_store import Store
 from tofuse.ir.machine_function import Entry
 
 

@@ -9,17 +9,17 @@ from typing import NamedTuple, Protocol
 from tofuse.analysis.alias import MemRef
 from tofuse.backends.code_library import CodeLibrary
 from tofuse.backends.launcher import KernelLauncher, Program, TimedCall
-from tofuse.cache.store import Store
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
 from tofuse.cost.target_costs import TargetCosts
+from tofuse.disk_store import Store
 from tofuse.errors import CompileError
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.plan import Plan
-from tofuse.ir.region import Reason, Region
 from tofuse.ir.schedule import ScheduledKernel
+from tofuse.region import Reason, Region
 
 ChosenSchedule = Hashable  # in the backend's own terms; None: its heuristics choose
 AliasPairs = tuple[tuple[int, int], ...]  # positions (read, written) of buffers

@@ -16,9 +16,9 @@ from tofuse.backends.cpu.runtime.launch import (
     find_vector_library,
 )
 from tofuse.backends.cpu.runtime.pool import POOL
-from tofuse.cache.store import Store, store_of
 from tofuse.config import Config
 from tofuse.cost.call_overhead import COMPILED_IS_FASTER, Prediction
+from tofuse.disk_store import Store, store_of
 from tofuse.ir.plan import Plan
 from tofuse.runtime.execute import CompiledPlan, PlanCode, Tensor, load_plan
 

@@ -15,10 +15,10 @@ from tofuse.backends.cpu.llvm.load import host_target
 from tofuse.backends.cpu.llvm.machine_code import host_features
 from tofuse.backends.cpu.runtime.launch import thread_count
 from tofuse.cache.artifact import Artifact
-from tofuse.cache.store import store_of
 from tofuse.capture.aot.tangent_layouts import TangentLayouts
 from tofuse.config import PACKAGE, Config
 from tofuse.cost.machine_source import assumed_machine
+from tofuse.disk_store import store_of
 from tofuse.ir.runtime_kind import InferenceRuntime, RuntimeKind, TrainingRuntime
 from tofuse.runtime.execute import CompiledPlan
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tofuse.analysis.alias import is_eliminated_concat
-from tofuse.analysis.memory_traffic import region_bytes
 from tofuse.backends.target import ChosenSchedule
 from tofuse.cost.library import library_us
 from tofuse.cost.machine import Machine
+from tofuse.cost.memory_traffic import region_bytes
 from tofuse.driver.autotune import ATEN, Choice
 from tofuse.driver.codegen import GeneratedKernel
 from tofuse.driver.oracle import CostOracle
@@ -22,8 +22,8 @@ from tofuse.ir.executor import (
     Tensor,
 )
 from tofuse.ir.graph import Op, Value
-from tofuse.ir.region import Partition, Region
 from tofuse.ops.reference import TO_TORCH
+from tofuse.region import Partition, Region
 from tofuse.runtime.out_variants import out_variant
 
 ONLY_PYTORCH = "only PyTorch has this operator"

@@ -13,14 +13,14 @@ from rich.console import Console
 from rich.progress import track
 
 from tofuse.analysis.alias import AliasAnalysis, is_view
-from tofuse.analysis.memory_traffic import region_bytes
 from tofuse.backends.cuda.runtime.cuda import synchronize
 from tofuse.backends.target import Backend, ChosenSchedule, TimedCall
-from tofuse.cache.store import store_of
 from tofuse.config import Config
 from tofuse.cost.machine import Machine
 from tofuse.cost.machine_source import measured_machine
+from tofuse.cost.memory_traffic import region_bytes
 from tofuse.cost.thresholds import MAX_CUTS
+from tofuse.disk_store import store_of
 from tofuse.driver.choice import (
     ATEN,
     FUSED,
@@ -41,10 +41,10 @@ from tofuse.errors import TofuseError
 from tofuse.fusion.partition.region_split import cut_positions, split_region
 from tofuse.ir.dims import size_hint, symbols_of
 from tofuse.ir.graph import Op, show_graph
-from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ir.types import TensorType
 from tofuse.plan.signature import CallSignature
+from tofuse.region import Partition, Region
 from tofuse.report.repro import region_graph
 from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.sample_inputs import sample_tensors

@@ -14,10 +14,10 @@ from tofuse.backends.cpu.runtime.cpu_timing import interleaved_us
 from tofuse.backends.cpu.runtime.launch import thread_count
 from tofuse.backends.cuda.runtime.cuda import synchronize
 from tofuse.backends.launcher import TimedCall
-from tofuse.cache.store import store_of
 from tofuse.capture.fx.devices import is_supported
 from tofuse.cost.machine_source import assumed_machine
 from tofuse.cost.thresholds import TIMING_S
+from tofuse.disk_store import store_of
 from tofuse.driver.choice import ATEN, Choice, choose
 from tofuse.driver.context import CompileContext
 from tofuse.runtime.timing import real_tensors

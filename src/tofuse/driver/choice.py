@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from tofuse.backends.target import ChosenSchedule, TimedCall
-from tofuse.cache.store import Store
 from tofuse.cost.thresholds import MIN_GAIN
+from tofuse.disk_store import Store
 from tofuse.report.number_format import show_us
 
 KIND = "choice"

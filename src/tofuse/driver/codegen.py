@@ -22,9 +22,9 @@ from tofuse.fusion.nontemporal import mark_nontemporal
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import Kernel, Uniform
-from tofuse.ir.region import Partition, Reason, Region
 from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ops.check_kernel import check_kernel
+from tofuse.region import Partition, Reason, Region
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,10 +15,10 @@ import torch
 
 from tofuse.backends.cpu.llvm.load import host_target
 from tofuse.backends.cpu.runtime.launch import find_openmp, find_vector_library, thread_count
-from tofuse.cache.store import Store, store_of
 from tofuse.config import Config, make_config
 from tofuse.cost.host import available_cores, host
 from tofuse.cost.machine_source import assumed_machine, measured_machine
+from tofuse.disk_store import Store, store_of
 from tofuse.driver.compile import compile_target
 from tofuse.driver.context import make_context
 from tofuse.driver.torch_release import NEWEST, OLDEST, release_text

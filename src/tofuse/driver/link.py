@@ -14,16 +14,16 @@ from tofuse.backends.cpu.runtime.launch import Launcher
 from tofuse.backends.launcher import KernelLauncher
 from tofuse.backends.target import LaunchGroup, Recorder
 from tofuse.cache.artifact import Artifact
-from tofuse.cache.store import store_of
 from tofuse.config import GRAPH_MODES, Config
 from tofuse.cost.call_overhead import COMPILED_IS_FASTER, Prediction
+from tofuse.disk_store import store_of
 from tofuse.driver.assign_executors import Assignment
 from tofuse.driver.codegen import CodegenContext, GeneratedKernel
 from tofuse.driver.load_kernels import LoadedKernels
 from tofuse.driver.verify_kernels import VerifiedKernel
 from tofuse.ir.plan import Call, Plan
-from tofuse.ir.region import Region
 from tofuse.plan.build_steps import inline_reversed_views
+from tofuse.region import Region
 from tofuse.runtime.execute import CompiledPlan, PlanCode, Tensor, load_plan, plan_code
 from tofuse.runtime.timing import Clock
 

@@ -11,15 +11,15 @@ from tofuse.backends.cpu.runtime.launch import thread_count
 from tofuse.backends.launcher import KernelLauncher
 from tofuse.backends.target import Backend, GroupedCalls, LaunchFacts, LaunchGroup, Linking
 from tofuse.cache.artifact import bind_runtime
-from tofuse.cache.store import store_of
 from tofuse.config import Config
+from tofuse.disk_store import store_of
 from tofuse.driver.codegen import CodegenContext, GeneratedKernel
 from tofuse.errors import CompileError, TofuseWarning
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
 from tofuse.ir.plan import Plan, launches_by_group
-from tofuse.ir.region import Region
 from tofuse.plan.kernel_binding import KernelBinding
+from tofuse.region import Region
 from tofuse.report.repro import write_repro
 
 MAX_THREADS = 16  # that compile at once: LLVM and ptxas take memory for each

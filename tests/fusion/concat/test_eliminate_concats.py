@@ -12,8 +12,8 @@ from tofuse.analysis.alias import is_eliminated_concat
 from tofuse.driver.pipeline import partition
 from tofuse.fusion.region_liveness import peak_bytes, unfused_peak
 from tofuse.ir.parse_graph import parse_graph
-from tofuse.ir.region import show_partition
-from tofuse.ir.region.parse import parse_partition
+from tofuse.region import show_partition
+from tofuse.region.parse import parse_partition
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

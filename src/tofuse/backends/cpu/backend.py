@@ -32,6 +32,7 @@ from tofuse.backends.target import (
     Recorder,
     TimedCall,
 )
+from tofuse.cost.bandwidth import traffic_us
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
 from tofuse.cost.target_costs import TargetCosts
@@ -42,7 +43,6 @@ from tofuse.cost.thresholds import (
     SPLIT_THRESHOLD,
     TIMING_S,
 )
-from tofuse.cost.traffic import traffic_us
 from tofuse.errors import CompileError
 from tofuse.ir.dims import Dim, size_hint, symbol
 from tofuse.ir.executor import KERNELS
@@ -50,8 +50,8 @@ from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.nest import Nest
 from tofuse.ir.plan import Plan
-from tofuse.ir.region import Reason, Region, Rule
 from tofuse.ir.schedule import Schedule, ScheduledKernel, Target
+from tofuse.region import Reason, Region, Rule
 from tofuse.schedule.alias_legality import legal_aliases
 from tofuse.schedule.kernel_dedup import DedupedKernel, kernel_dedup
 from tofuse.schedule.schedule_legality import Unschedulable

@@ -27,13 +27,13 @@ from tofuse.backends.cpu.llvm.matmul.pack import (
 )
 from tofuse.backends.cpu.runtime.gemm_launch import GemmCode, GemmLauncher
 from tofuse.backends.target import AliasPairs, Linking, LoadedProduct
-from tofuse.cache.store import Store
 from tofuse.cost.machine import Machine
 from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_COLUMNS, PANEL_DEPTH, PANEL_OVERHEAD
+from tofuse.disk_store import Store
 from tofuse.ir.dims import Dim, size_hint, symbol
 from tofuse.ir.graph import Value
-from tofuse.ir.region import Region
 from tofuse.ir.schedule import Target
+from tofuse.region import Region
 
 MAX_ROWS = 14  # 32 registers hold 28 accumulators, two vectors of B and one of A
 WHY = "uses AVX-512; PyTorch's matrix products do not on this processor"

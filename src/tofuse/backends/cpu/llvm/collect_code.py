@@ -16,7 +16,7 @@ from tofuse.backends.cpu.llvm.machine_code import (
     target_machine,
 )
 from tofuse.backends.cpu.processors import Processor
-from tofuse.cache.store import Store
+from tofuse.disk_store import Store
 from tofuse.errors import CompileError
 from tofuse.ir.code_image import CodeImage
 from tofuse.ir.machine_function import Entry, c_function

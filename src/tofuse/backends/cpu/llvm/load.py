@@ -23,8 +23,8 @@ from tofuse.backends.cpu.llvm.machine_code import (
 )
 from tofuse.backends.cpu.llvm.vector_math.vector_library import LIBRARY, PREFIX, library_symbols
 from tofuse.backends.cpu.processors import Processor, is_arm, level_of
-from tofuse.cache.store import Store
 from tofuse.cost.thresholds import MAX_LIBRARIES_PER_LINKER, MAX_RECENT_LINKED_TEXTS
+from tofuse.disk_store import Store
 from tofuse.errors import CompileError
 from tofuse.ir.machine_function import Entry, function_address, machine_function
 from tofuse.ir.schedule import Target
