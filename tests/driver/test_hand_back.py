@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 import tofuse
 from tofuse.config import make_config
 from tofuse.driver.compile import compile_target
-from tofuse.driver.context import make_context
+from tofuse.driver.function_record import make_record
 from tofuse.driver.hand_back import HandBack, hand_back, kind_of_call
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -198,16 +198,16 @@ def test_calls_whose_graph_breaks_leave_nothing_to_compile(network, training):
         def forward(self, x):
             return self.network(x)[0][-1]
 
-    context = make_context(make_config({"hand_back": True}))
+    record = make_record(make_config({"hand_back": True}))
     module, x, y = Last(), torch.randn(3, 2, 8), torch.randn(5, 2, 8)
-    compiled = compile_target(module, context)
+    compiled = compile_target(module, record)
     with torch.set_grad_enabled(training):
         with torch.compiler.set_stance("force_eager"):
             compiled(x)
-        assert not context.hand_back.kinds  # Dynamo has not tried
+        assert not record.hand_back.kinds  # Dynamo has not tried
         for argument in (x, y):
             assert torch.equal(compiled(argument), module(argument))
-        assert len(context.hand_back.kinds) == 2
+        assert len(record.hand_back.kinds) == 2
 
 
 def test_a_function_with_a_graph_break_is_handed_back_if_eager_runs_all_of_it():
@@ -218,10 +218,10 @@ def test_a_function_with_a_graph_break_is_handed_back_if_eager_runs_all_of_it():
 
     x = torch.randn(4, 8)
     for large in (False, True):
-        context = make_context(make_config({"hand_back": True}))
-        compiled = compile_target(broken, context)
+        record = make_record(make_config({"hand_back": True}))
+        compiled = compile_target(broken, record)
         first = compiled(x, large)
-        assert context.hand_back.partial and bool(context.hand_back.kinds) == (not large)
+        assert record.hand_back.partial and bool(record.hand_back.kinds) == (not large)
         assert torch.equal(compiled(x, large), first)
         torch._dynamo.reset()
 

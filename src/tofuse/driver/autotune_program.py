@@ -10,9 +10,9 @@ from torch.fx import GraphModule
 from tofuse.backends.llvm.load import host_target
 from tofuse.backends.triton.load import triton_version
 from tofuse.cache.store import store_of
+from tofuse.config import Config
 from tofuse.driver.autotune import ATEN, Choice, choose
 from tofuse.driver.autotune_gpu import CAPTURED
-from tofuse.driver.context import CompileContext
 from tofuse.runtime.cuda import device_name, synchronize
 from tofuse.runtime.gpu_driver import gpu_driver
 from tofuse.runtime.launch import thread_count
@@ -24,14 +24,14 @@ Call = Callable[..., object]
 
 
 def fastest_program(
-    compiled: Call, eager: GraphModule, args: Sequence[object], context: CompileContext
+    compiled: Call, eager: GraphModule, args: Sequence[object], config: Config
 ) -> tuple[Call, str]:
     """Return the faster of the compiled and the eager program, and the measured times.
 
     Both run on copies of the arguments, with the backward if there is one. Nothing is timed while
     a CUDA graph is captured.
     """
-    grad, config = torch.is_grad_enabled(), context.config
+    grad = torch.is_grad_enabled()
     gpus = sorted({a.device.index for a in args if isinstance(a, torch.Tensor) and a.is_cuda})
     if gpus and gpu_driver().is_capturing():
         return compiled, CAPTURED
@@ -45,10 +45,7 @@ def fastest_program(
     ]
     with real_tensors(gpus):
         choice = choose(candidates, key, store_of(config))
-    if choice.kind != ATEN:
-        return compiled, choice.why
-    context.report_fallback(f"the compiled program is slower; {choice.why}")
-    return eager.forward, choice.why
+    return (eager.forward if choice.kind == ATEN else compiled), choice.why
 
 
 def _step(call: Call, args: Sequence[object], grad: bool) -> TimedCall:

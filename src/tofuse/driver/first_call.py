@@ -20,7 +20,7 @@ from tofuse.capture.dynamo.specialize_sizes import (
     size_arguments,
     sizes_at,
 )
-from tofuse.cost.call_overhead import Faster, Prediction
+from tofuse.cost.call_overhead import COMPILED_IS_FASTER, Faster, Prediction
 from tofuse.cost.thresholds import (
     DECISION_TIMING_S,
     GUARDED_CALL_US,
@@ -29,7 +29,7 @@ from tofuse.cost.thresholds import (
     MIN_DECISION_ROUNDS,
     TRAINING_CALL_US,
 )
-from tofuse.driver.context import CompileContext, log
+from tofuse.driver.function_record import FunctionRecord, log
 from tofuse.driver.variants import Dispatcher, Variant
 from tofuse.torch_internals.dispatch import has_saved_tensor_hooks
 
@@ -43,30 +43,30 @@ def add_eager_calls(
     eager: EagerProgram,
     overlaps: OverlapGuard | None,
     inputs: Sequence[object],
-    context: CompileContext,
-    decision: Decision | None = None,
+    function: FunctionRecord,
+    found: Prediction | Decision,
 ) -> None:
     """Add the calls that eager runs: those that need PyTorch, and those that it runs faster.
 
-    `decision` is that of an earlier process; None: the first call decides.
+    The first call decides by what is found: a prediction, or the decision of an earlier process.
     """
     variants = [Variant[object](needs_eager, eager, "the call needs PyTorch's operators")]
     if overlaps is not None:
         variants.append(Variant(overlaps, eager, "a written argument overlaps another"))
     dispatcher.guarded = (*variants,)
-    if decision is not None:
-        FirstCall(dispatcher, eager, None, context).install(decision)
+    if isinstance(found, Decision):
+        FirstCall(dispatcher, eager, None, function).install(found)
         return
-    if not context.decides:
+    if not function.context.decides:
         return
     sizes_of: SizesOf | None = None
     if has_symbolic_sizes(inputs):
         positions = size_arguments(inputs)
         if not positions:
-            context.hand_back.runs_compiled = True
+            function.hand_back.runs_compiled = True
             return
         sizes_of = functools.partial(sizes_at, positions)
-    dispatcher.default = FirstCall(dispatcher, eager, sizes_of, context)
+    dispatcher.default = FirstCall(dispatcher, eager, sizes_of, function, found)
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,11 @@ class FirstCall:
         dispatcher: Dispatcher[object],
         eager: EagerProgram,
         sizes_of: SizesOf | None,
-        context: CompileContext,
+        function: FunctionRecord,
+        prediction: Prediction = COMPILED_IS_FASTER,
     ) -> None:
-        self.dispatcher, self.eager, self.context = dispatcher, eager, context
+        self.dispatcher, self.eager, self.function = dispatcher, eager, function
+        self.context, self.prediction = function.context, prediction
         self.compiled: Program = dispatcher.default
         self.sizes_of = sizes_of
         self.sizes: dict[str, Hashable] = {}  # one entry, of the first call
@@ -121,22 +123,22 @@ class FirstCall:
 
     def _runs_eagerly(self, decision: Decision) -> bool:
         """Return whether eager runs these calls: not if a report describes the compiled program."""
-        return decision.in_eager and not self.context.reports
+        return decision.in_eager and not self.context.explains
 
     def _run_eager(self, *args: object) -> object:
-        self.context.hand_back.calls.in_eager += 1
+        self.function.hand_back.calls.in_eager += 1
         return self.eager(*args)
 
     def install(self, decision: Decision) -> None:
         """Let the dispatcher do as decided, without this object."""
-        dispatcher, record = self.dispatcher, self.context.hand_back
-        self.context.report_decision(decision.text)
+        dispatcher, record = self.dispatcher, self.function.hand_back
+        self.function.add_decision(decision.text)
         if not self._runs_eagerly(decision):
             record.runs_compiled = True
             dispatcher.default = self.compiled
         elif self.sizes_of is None:
             dispatcher.default = self._run_eager
-            self.context.record.eager_reason = decision.why
+            self.function.capture.eager_reason = decision.why
         else:
             record.runs_compiled = True  # calls with other sizes
             sizes_of, sizes = self.sizes_of, self.sizes["sizes"]
@@ -148,7 +150,7 @@ class FirstCall:
         """Return the decision, and the key under which it is to be kept on disk."""
         if not all(map(_is_plain, args)):
             return Decision(False, "an argument is no plain tensor on the CPU"), None
-        prediction = self.context.program.prediction
+        prediction = self.prediction
         if prediction.faster is not Faster.UNKNOWN:
             return Decision(prediction.faster is Faster.EAGER, prediction.why), None
         if torch.are_deterministic_algorithms_enabled():

@@ -14,7 +14,7 @@ from tofuse.cache.programs import store_decision, uncacheable_options
 from tofuse.capture.dynamo.guarded_code import BoundCode, guarded_code
 from tofuse.driver.background import BackgroundCompiler
 from tofuse.driver.capture_record import Captured
-from tofuse.driver.context import CompileContext, log
+from tofuse.driver.function_record import FunctionRecord, log
 from tofuse.driver.hand_back import kind_of_call
 from tofuse.driver.stored_program import restore_program
 from tofuse.errors import UnsupportedError
@@ -30,8 +30,8 @@ MAX_KINDS = 64  # of calls that are looked up on disk
 class WarmStart:
     """The guarded code of one function: what this process runs, and what else is on disk."""
 
-    def __init__(self, owner: object, context: CompileContext) -> None:
-        self.owner, self.context = owner, context
+    def __init__(self, owner: object, function: FunctionRecord) -> None:
+        self.owner, self.record, self.config = owner, function, function.context.config
         self.bound: list[tuple[BoundCode, Callable[..., object]]] = []
         self.stored: list[StoredCode] | None = None
         self.kinds: set[object] = set()
@@ -46,7 +46,7 @@ class WarmStart:
                 if k:  # the kind of the last call is checked first
                     self.bound = [entry, *(e for e in self.bound if e is not entry)]
                 return entry[1]
-        function = self.context.record.function()
+        function = self.record.capture.function()
         if function is None:
             return None
         with pause_gc():
@@ -58,7 +58,7 @@ class WarmStart:
         """Return the function that runs a call, from disk."""
         stored_codes = self.stored  # another thread may call `reload`
         if stored_codes is None:
-            stored_codes = self.stored = load_codes(function, self.context.config)
+            stored_codes = self.stored = load_codes(function, self.config)
         if not stored_codes:
             return None
         kind = self.kind_of(args, kwargs)
@@ -67,7 +67,7 @@ class WarmStart:
         for stored in stored_codes:
             try:
                 bound = stored[0].bind(function, args, kwargs)
-                program = None if bound is None else restore_program(stored[1], self.context)
+                program = None if bound is None else restore_program(stored[1], self.record)
             except Exception as error:  # of an entry that does not suit this process
                 log.debug("a capture on disk cannot be run: %s", error)
                 continue
@@ -98,15 +98,15 @@ class WarmStart:
         """
         try:
             function, code = self._captured()
-            if not store_code(function, code, self.context.config):
+            if not store_code(function, code, self.config):
                 return "the cache on disk cannot be written"
-            if why := self.context.record.eager_reason:
-                store_decision(code[1].identity, (True, why), self.context.config)
+            if why := self.record.capture.eager_reason:
+                store_decision(code[1].identity, (True, why), self.config)
         except Exception as error:  # the call itself has succeeded
             log.debug("this capture is not kept on disk: %s", error)
             return f"{error}"
         finally:
-            self.context.record.clear()
+            self.record.capture.clear()
         return ""
 
     def _captured(self) -> tuple[FunctionType, StoredCode]:
@@ -114,7 +114,7 @@ class WarmStart:
 
         Raises UnsupportedError if another process cannot run it.
         """
-        record = self.context.record
+        record = self.record.capture
         function = record.function()
         if record.guards is None or function is None:
             raise UnsupportedError("Dynamo has captured nothing")
@@ -132,14 +132,14 @@ class WarmStart:
 
     def obstacle(self) -> str:
         """Return why a later process captures the last call again; empty if it does not."""
-        if names := uncacheable_options(self.context.config):
+        if names := uncacheable_options(self.config):
             return f"programs with {', '.join(names)} are not kept"
         try:
             self._captured()
         except Exception as error:
             return f"{error}"
         finally:
-            self.context.record.clear()  # guards hold what they compare
+            self.record.capture.clear()  # guards hold what they compare
         return ""
 
     def capture(
@@ -152,7 +152,7 @@ class WarmStart:
 
         `compiled` is a function under a context with `capture_only`.
         """
-        function = self.context.record.function()
+        function = self.record.capture.function()
         if function is not None:
             self.known = compiled_bytecode(function.__code__)
         try:
@@ -161,9 +161,9 @@ class WarmStart:
             pass
         except Exception as error:
             return f"{type(error).__name__}: {' '.join(str(error).split())[:MAX_REASON_LENGTH]}"
-        program = self.context.record.program
+        program = self.record.capture.program
         reason = self.keep()
-        if not reason and (program is None or restore_program(program, self.context) is None):
+        if not reason and (program is None or restore_program(program, self.record) is None):
             return "its program is not in the cache on disk"
         return reason
 
@@ -176,7 +176,7 @@ def warm_start(
     Other calls run `compiled`; what Dynamo captures in them is written to disk. With `background`,
     they run in eager while another process compiles.
     """
-    record = codes.context.record
+    record = codes.record.capture
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if is_dynamo_compiling():

@@ -183,13 +183,13 @@ class DefinitionExecutor:
 
     def _build(self, low: Lowering) -> Variant:
         captured = captured_graph(low, self.name)
-        reports: list[GraphReport] = []
-        context = make_context(self.config, reports.append)
-        run = compile_captured(captured, self.name, context)[0]
+        config = self.config
+        compiled = compile_captured(captured, self.name, make_context(config), config.fuel)
         checked = [d for d, _, _ in low.minima]
         for equality in low.equalities:
             checked += (symbol(equality.symbol), equality.size)
-        return Variant(run, captured, low.sources_of(checked), low, reports[-1])
+        (report,) = compiled.findings.reports
+        return Variant(compiled.run, captured, low.sources_of(checked), low, report)
 
 
 def _check_sizes(variant: Variant, flat: Sequence[PlanArgument]) -> None:
