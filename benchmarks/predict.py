@@ -21,7 +21,7 @@ from tofuse.config import make_config
 from tofuse.driver.compile_graph import compile_text
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Graph, show_graph
-from tofuse.ir.region.parse import parse_partition
+from tofuse.region.parse import parse_partition
 from tofuse.report.repro import region_graph
 from tofuse.runtime.sample_inputs import sample_tensors
 from tofuse.runtime.timing import fastest_us

@@ -9,8 +9,8 @@ from contextlib import suppress
 import pytest
 import torch
 
-from tofuse.cache.store import Store
 from tofuse.cli.main import main
+from tofuse.disk_store import Store
 from tofuse.driver.diagnose import CHECKS
 
 SCRIPT = """

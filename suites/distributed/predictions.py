@@ -12,9 +12,9 @@ import tofuse
 from suites.distributed.llama import Llama, Sizes, make_sequence_parallel
 from suites.distributed.simulate import Network, Prediction, predict
 from tofuse.analysis.alias import is_communication
-from tofuse.report.collective_report import find_collectives
-from tofuse.report.model import GraphReport, RegionReport, Report
+from tofuse.report.model import GraphReport, Report
 from tofuse.report.program_view import op_work
+from tofuse.report.region_report import RegionReport
 
 MIDDLE = Sizes(vocabulary=512, width=512, heads=8, hidden=1408, length=128)
 # one block of a model of 7 billion parameters
@@ -48,7 +48,7 @@ def collective_times(graph: GraphReport) -> list[float]:
     region_of_step = graph.step_regions()
     return [
         (spans[region_of_step[c.wait].name].end - spans[c.name].end) / 1e3
-        for c in find_collectives(graph)
+        for c in graph.collectives
         if c.wait is not None
     ]
 

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tofuse.report.collective_report import Collective, find_collectives
-from tofuse.report.model import GraphReport, RegionReport
+from tofuse.report.collective_report import Collective
+from tofuse.report.model import GraphReport
+from tofuse.report.region_report import RegionReport
 
 RING = {  # bytes that a rank sends in a ring, as (n - 1) / n of these
     "all_gather_into_tensor": lambda c: c.result_bytes,
@@ -49,7 +50,7 @@ def predict(
     Kernels and library calls run one after another. Collectives do so beside them: each begins
     when it is started and the one before has ended. A wait lasts until its collective has ended.
     """
-    collectives = find_collectives(graph)
+    collectives = graph.collectives
     started = {c.start: c for c in collectives}
     ends: dict[int, float] = {}  # of collectives, by the step that waits
     now = compute = last_end = 0.0

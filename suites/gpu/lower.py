@@ -18,9 +18,9 @@ from tofuse.driver.oracle import CostOracle
 from tofuse.driver.pipeline import codegen_context, fuse, optimized_graph
 from tofuse.executors import executors_of
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.region import Partition
 from tofuse.ir.tile import GpuTarget, TileProgram
 from tofuse.passes.contract_products import contract_products
+from tofuse.region import Partition
 from tofuse.schedule.build_tiles import build_tiles
 
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from tofuse.analysis.memory_traffic import region_bytes, value_bytes
+from tofuse.cost.memory_traffic import region_bytes, value_bytes
 from tofuse.ir.graph import Value
-from tofuse.ir.region import Partition
+from tofuse.region import Partition
 
 LIMIT = 1.05
 

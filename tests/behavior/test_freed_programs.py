@@ -56,7 +56,7 @@ def test_dropped_programs_leave_nothing_behind(capture, monkeypatch, request):
     for number in range(4, 4 + rounds):
         compile_and_drop(number, capture)
     more = own_objects() - before
-    more.pop("tofuse.cache.store.EntryFile", None)  # torch holds one for each entry on disk
+    more.pop("tofuse.disk_store.EntryFile", None)  # torch holds one for each entry on disk
     assert {name: n for name, n in more.items() if n >= rounds} == {}
     assert len(CODE.modules) < modules + rounds
     assert mappings() < maps + 2 * rounds

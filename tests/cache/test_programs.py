@@ -15,8 +15,8 @@ import torch.nn.functional as F
 import tofuse
 from tofuse.backends.llvm.load import CODE
 from tofuse.cache import programs
-from tofuse.cache.store import store_of
 from tofuse.config import make_config
+from tofuse.disk_store import store_of
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

@@ -9,8 +9,8 @@ from tofuse.cost.machine import default_machine
 from tofuse.cost.nest_cost import Cost, nest_cost, recompute_rejection
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.parse_graph import parse_graph
-from tofuse.ir.region import Region
 from tofuse.ir.schedule import Target
+from tofuse.region import Region
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule
 

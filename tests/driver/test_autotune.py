@@ -14,7 +14,7 @@ import tofuse
 from tests.support.eager import assert_as_eager
 from tests.support.kernels import kernel
 from tofuse.analysis.alias import AliasAnalysis
-from tofuse.cache.store import Store
+from tofuse.disk_store import Store
 from tofuse.driver import autotune
 from tofuse.driver.autotune import (
     ATEN,
@@ -26,8 +26,8 @@ from tofuse.errors import OptionError
 from tofuse.fusion.lower.lower_region import lower_region
 from tofuse.fusion.partition.region_split import cut_positions, split_region
 from tofuse.ir.parse_graph import parse_graph as parse
-from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target, parse_schedule
+from tofuse.region import Partition, Region
 from tofuse.schedule.choose_schedule import choose_schedule
 from tofuse.schedule.schedule_variants import schedule_variants
 

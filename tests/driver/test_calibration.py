@@ -11,7 +11,6 @@ import torch
 
 import tofuse
 from tofuse.backends.llvm.load import host_target
-from tofuse.cache.store import Store, store_of
 from tofuse.config import Config
 from tofuse.cost import machine_source
 from tofuse.cost.machine import (
@@ -19,6 +18,7 @@ from tofuse.cost.machine import (
     default_machine,
     parse_machine,
 )
+from tofuse.disk_store import Store, store_of
 from tofuse.driver import calibration
 from tofuse.errors import OptionError, ParseError
 from tofuse.runtime.launch import thread_count

@@ -19,12 +19,12 @@ from tofuse.ir.graph import Graph, Scalar, Value, show_graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.nest import Nest
 from tofuse.ir.parse_kernel import parse_kernel
-from tofuse.ir.region import Partition, Reason, show_partition
-from tofuse.ir.region.parse import parse_partition
 from tofuse.ir.schedule import Loop, Schedule, Target
 from tofuse.ir.types import DType
 from tofuse.ops.check_kernel import check_kernel
 from tofuse.ops.reference import run_graph
+from tofuse.region import Partition, Reason, show_partition
+from tofuse.region.parse import parse_partition
 from tofuse.schedule.alias_legality import legal_aliases
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule

@@ -18,11 +18,11 @@ from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.graph import Graph, device_of
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.parse_graph import parse_graph
-from tofuse.ir.region import Partition
 from tofuse.ir.schedule import Target
 from tofuse.ir.tile import GpuTarget
 from tofuse.nvfuser import DataType, FusionDefinition
 from tofuse.ops.check_graph import check_graph
+from tofuse.region import Partition
 from tofuse.schedule.build_tiles import build_tiles
 
 

@@ -10,7 +10,7 @@ from tofuse.fusion.lowering_memo import LoweringMemo
 from tofuse.ir.kernel import Uniform
 from tofuse.ir.nest import Nest
 from tofuse.ir.parse_graph import parse_graph
-from tofuse.ir.region import Partition, Region
+from tofuse.region import Partition, Region
 
 GRAPH = parse_graph("""forward(x: f32[8,64], y: f32[8,64], s: i64[2]) {
   a = mul(x, 2.0) : f32[8,64]

@@ -3,7 +3,7 @@
 from tofuse.analysis.alias import AliasAnalysis
 from tofuse.fusion.nontemporal import nontemporal_values
 from tofuse.ir.parse_graph import parse_graph
-from tofuse.ir.region import Partition, Region
+from tofuse.region import Partition, Region
 
 TEXT = """
 graph(x: f32[3000000], y: f32[1000], z: f32[6000000]) {

@@ -5,7 +5,7 @@ import torch
 
 import tofuse
 from tests.support.sample_reports import block, block_arguments
-from tofuse.analysis.memory_traffic import op_bytes
+from tofuse.cost.memory_traffic import op_bytes
 from tofuse.report.diagram import draw_diagram
 from tofuse.report.program_view import ProgramView, op_work, source_line
 

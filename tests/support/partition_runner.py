@@ -11,8 +11,8 @@ from tofuse.fusion.lower.lower_region import LoweredRegion, lower_region
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.region import Partition
 from tofuse.ops.reference import run_graph
+from tofuse.region import Partition
 
 Sizes = Mapping[str, int]
 Memory = dict[Value, torch.Tensor]

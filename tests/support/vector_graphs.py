@@ -6,7 +6,7 @@ from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.graph import Graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.parse_graph import parse_graph
-from tofuse.ir.region import Partition
+from tofuse.region import Partition
 
 VECTOR_BYTES = 4 * 1000
 

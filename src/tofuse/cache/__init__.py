@@ -1,1 +1,1 @@
-"""The cache on disk: programs, machine code, machine costs, tuning choices."""
+"""Compiled programs and guarded code on disk, each under a key that says when it may be used."""

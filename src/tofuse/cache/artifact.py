@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tofuse.backends.llvm.load import CODE, CodeLibrary
 from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
-from tofuse.cache.store import Store, store_of
 from tofuse.config import Config
 from tofuse.cost.call_overhead import COMPILED_IS_FASTER, Prediction
+from tofuse.disk_store import Store, store_of
 from tofuse.ir.plan import Plan
 from tofuse.runtime.execute import CompiledPlan, PlanCode, Tensor, load_plan
 from tofuse.runtime.gemm_launch import GemmCode, GemmLauncher

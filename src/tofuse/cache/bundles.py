@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 
-from tofuse.cache.store import store_of
 from tofuse.config import make_config
+from tofuse.disk_store import store_of
 from tofuse.errors import TofuseWarning
 from tofuse.torch_internals.cache_artifacts import register_artifacts
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from types import FunctionType, MethodType
 
 from tofuse.cache.programs import source_digest
-from tofuse.cache.store import store_of
 from tofuse.capture.dynamo.graph_breaks import WRAPPER_FILE
 from tofuse.capture.dynamo.guarded_code import GuardedCode
 from tofuse.capture.dynamo.overlap_guard import OverlapGuard
 from tofuse.capture.dynamo.references import code_digest
 from tofuse.config import Config
+from tofuse.disk_store import store_of
 from tofuse.torch_internals.dynamo_guards import capture_settings
 
 KIND = "capture"

@@ -14,10 +14,10 @@ from importlib.util import MAGIC_NUMBER
 from tofuse.backends.llvm.load import host_target
 from tofuse.backends.llvm.machine_code import host_features
 from tofuse.cache.artifact import Artifact
-from tofuse.cache.store import store_of
 from tofuse.capture.aot.tangent_layouts import TangentLayouts
 from tofuse.config import PACKAGE, Config
 from tofuse.cost.machine_source import assumed_machine
+from tofuse.disk_store import store_of
 from tofuse.ir.runtime_kind import InferenceRuntime, RuntimeKind, TrainingRuntime
 from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.launch import thread_count

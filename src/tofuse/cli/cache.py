@@ -9,8 +9,8 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from tofuse.cache.store import EntryKind, store_of
 from tofuse.config import make_config
+from tofuse.disk_store import EntryKind, store_of
 from tofuse.report.number_format import plural, show_bytes
 
 SUMMARY = "show or clear the cache of compiled programs on disk"

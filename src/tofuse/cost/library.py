@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 from tofuse.analysis.alias import is_aten_view, is_view
-from tofuse.analysis.memory_traffic import op_bytes, value_bytes
+from tofuse.cost.bandwidth import traffic_us
 from tofuse.cost.machine import MMAP_THRESHOLD, Machine, machine_on
-from tofuse.cost.traffic import traffic_us
+from tofuse.cost.memory_traffic import op_bytes, value_bytes
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Op, device_of
-from tofuse.ir.region import Region
 from tofuse.ops.table import OPS, Pattern
+from tofuse.region import Region
 
 PASSES = 3.0  # transfers of the operands of an operator without a model, such as softmax, pooling
 FREE_OPERANDS = 3  # tensor operands that the cost of a call includes

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from tofuse.cache.store import store_of
 from tofuse.config import Config
 from tofuse.cost.host import host
 from tofuse.cost.machine import (
@@ -13,6 +12,7 @@ from tofuse.cost.machine import (
     default_machine,
     parse_machine,
 )
+from tofuse.disk_store import store_of
 from tofuse.errors import OptionError, ParseError
 from tofuse.ir.schedule import Target
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tofuse.analysis.footprint import Access, Footprint
+from tofuse.cost.bandwidth import bandwidth
 from tofuse.cost.guard_coverage import statement_coverage
 from tofuse.cost.machine import CACHE_LINE, L1_LINES, Machine
 from tofuse.cost.threads import threads_worth
 from tofuse.cost.thresholds import SHORT_ROW_BYTES
-from tofuse.cost.traffic import bandwidth
 from tofuse.cost.work import OP_CLASSES, kernel_work
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.interleave import is_vectorizable_stride, shuffle_count
@@ -24,9 +24,9 @@ from tofuse.ir.nest import (
     Reload,
     StmtNode,
 )
-from tofuse.ir.region import Reason, Rule
 from tofuse.ir.schedule import Loop
 from tofuse.ir.types import DType
+from tofuse.region import Reason, Rule
 
 Loops = tuple[Loop, ...]  # outermost first
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tofuse.analysis.alias import is_eliminated_concat
-from tofuse.analysis.memory_traffic import region_bytes
+from tofuse.cost.bandwidth import traffic_us
 from tofuse.cost.library import library_us
 from tofuse.cost.machine import Machine
+from tofuse.cost.memory_traffic import region_bytes
 from tofuse.cost.nest_cost import nest_cost
 from tofuse.cost.tile_cost import tile_program_us
-from tofuse.cost.traffic import traffic_us
 from tofuse.driver.autotune import ATEN, Choice
 from tofuse.driver.codegen import ChosenSchedule, GeneratedKernel
 from tofuse.driver.oracle import machine_of_gpu
@@ -27,9 +27,9 @@ from tofuse.ir.executor import (
     Tensor,
 )
 from tofuse.ir.graph import Op, Value, device_of
-from tofuse.ir.region import Partition, Region
 from tofuse.ir.tile import TileProgram
 from tofuse.ops.reference import TO_TORCH
+from tofuse.region import Partition, Region
 from tofuse.runtime.out_variants import out_variant
 
 ONLY_PYTORCH = "only PyTorch has this operator"

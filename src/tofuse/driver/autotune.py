@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.progress import track
 
 from tofuse.analysis.alias import AliasAnalysis, is_view
-from tofuse.cache.store import Store, store_of
 from tofuse.config import Config
 from tofuse.cost.machine import Machine
 from tofuse.cost.machine_source import measured_machine
 from tofuse.cost.nest_cost import nest_cost
 from tofuse.cost.thresholds import MAX_CUTS, MAX_SCHEDULES, MIN_GAIN, TIMING_S
+from tofuse.disk_store import Store, store_of
 from tofuse.driver.codegen import ChosenSchedule, CodegenContext
 from tofuse.errors import TofuseError
 from tofuse.fusion.lower.axes import LoweringError
@@ -27,8 +27,8 @@ from tofuse.fusion.partition.region_split import cut_positions, split_region
 from tofuse.ir.dims import symbols_of
 from tofuse.ir.graph import Op, device_of, show_graph
 from tofuse.ir.nest import Nest
-from tofuse.ir.region import Partition, Region
 from tofuse.plan.signature import CallSignature
+from tofuse.region import Partition, Region
 from tofuse.report.number_format import show_us
 from tofuse.report.repro import region_graph
 from tofuse.runtime.execute import CompiledPlan

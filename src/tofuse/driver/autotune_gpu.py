@@ -8,11 +8,11 @@ from functools import partial
 
 import torch
 
-from tofuse.analysis.memory_traffic import region_bytes
 from tofuse.backends.triton.load import triton_version
-from tofuse.cache.store import Store, store_of
+from tofuse.cost.memory_traffic import region_bytes
 from tofuse.cost.thresholds import GPU_TIMING_S
 from tofuse.cost.tile_cost import tile_program_us
+from tofuse.disk_store import Store, store_of
 from tofuse.driver.autotune import (
     ATEN,
     FUSED,
@@ -44,9 +44,9 @@ from tofuse.driver.verify_kernels import describe_mismatch, tolerance_of
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import device_of
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.region import Region
 from tofuse.ir.tile import TileProgram
 from tofuse.ir.types import TensorType
+from tofuse.region import Region
 from tofuse.runtime.cuda import device_index, device_name, synchronize
 from tofuse.runtime.gpu_driver import gpu_driver
 from tofuse.runtime.gpu_timing import interleaved_gpu_us

@@ -9,8 +9,8 @@ from torch.fx import GraphModule
 
 from tofuse.backends.llvm.load import host_target
 from tofuse.backends.triton.load import triton_version
-from tofuse.cache.store import store_of
 from tofuse.config import Config
+from tofuse.disk_store import store_of
 from tofuse.driver.autotune import ATEN, Choice, choose
 from tofuse.driver.autotune_gpu import CAPTURED
 from tofuse.runtime.cuda import device_name, synchronize

@@ -9,12 +9,12 @@ from functools import partial
 import torch
 
 from tofuse.analysis.alias import is_view
-from tofuse.cache.store import Store
+from tofuse.disk_store import Store
 from tofuse.driver.autotune import Choice, is_static
 from tofuse.driver.autotune_gpu import choose_on_gpu
 from tofuse.ir.graph import Graph, Op, Value, device_of, show_graph, substitute_values
-from tofuse.ir.region import Partition, Region
 from tofuse.passes.contract_products import contract_products, is_contractible
+from tofuse.region import Partition, Region
 from tofuse.report.repro import region_graph
 from tofuse.runtime.timing import TimedCall
 

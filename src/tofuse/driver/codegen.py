@@ -19,10 +19,10 @@ from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value, device_of
 from tofuse.ir.kernel import Kernel, Uniform
 from tofuse.ir.nest import Nest
-from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule
 from tofuse.ir.tile import GpuTarget, TileProgram, TilingChoice
 from tofuse.ops.check_kernel import check_kernel
+from tofuse.region import Partition, Region
 from tofuse.runtime.cuda import capability
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.build_tiles import BY_HEURISTICS, build_tiles

@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 
 from tofuse.backends.llvm.load import host_target
-from tofuse.cache.store import Store, store_of
 from tofuse.config import Config, make_config
 from tofuse.cost.host import available_cores, host
 from tofuse.cost.machine_source import assumed_machine, measured_machine
+from tofuse.disk_store import Store, store_of
 from tofuse.driver.compile import compile_target
 from tofuse.driver.function_record import make_record
 from tofuse.driver.torch_release import NEWEST, OLDEST, release_text

@@ -23,20 +23,20 @@ from tofuse.backends.llvm.matmul.pack import (
     pack_line_major,
     pack_transposed,
 )
-from tofuse.cache.store import Store, store_of
 from tofuse.config import Config
 from tofuse.cost.library import library_us
 from tofuse.cost.machine import Machine
 from tofuse.cost.products import ProductSize, is_faster, product_costs
 from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_COLUMNS, PANEL_DEPTH, PANEL_OVERHEAD
+from tofuse.disk_store import Store, store_of
 from tofuse.driver.assign_executors import ONLY_PYTORCH, Assignment
 from tofuse.driver.load_kernels import LoadedKernels
 from tofuse.fusion.gemm_match import NOT_A_GEMM, Gemm, Matrix, match_gemm
 from tofuse.ir.dims import Dim, size_hint, symbol
 from tofuse.ir.executor import KERNELS, LIBRARY
-from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target
 from tofuse.plan.kernel_binding import AliasPairs, KernelBinding
+from tofuse.region import Partition, Region
 from tofuse.runtime.gemm_launch import GemmCode, GemmLauncher
 
 MAX_ROWS = 14  # 32 registers hold 28 accumulators, two vectors of B and one of A

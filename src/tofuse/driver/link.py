@@ -10,9 +10,9 @@ from tofuse.backends.aten.run_ops import checked_executor_callable, eager_region
 from tofuse.backends.llvm.load import CodeLibrary
 from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.cache.artifact import Artifact
-from tofuse.cache.store import store_of
 from tofuse.config import GRAPH_MODES, Config
 from tofuse.cost.call_overhead import COMPILED_IS_FASTER, Prediction
+from tofuse.disk_store import store_of
 from tofuse.driver.assign_executors import Assignment
 from tofuse.driver.codegen import CodegenContext, GeneratedKernel
 from tofuse.driver.load_groups import LaunchGroup
@@ -20,8 +20,8 @@ from tofuse.driver.load_kernels import Launch, LoadedKernels
 from tofuse.driver.record_graph import graph_replay
 from tofuse.driver.verify_kernels import VerifiedKernel
 from tofuse.ir.plan import Call, Plan
-from tofuse.ir.region import Region
 from tofuse.plan.build_steps import inline_reversed_views
+from tofuse.region import Region
 from tofuse.runtime.execute import CompiledPlan, PlanCode, Tensor, load_plan, plan_code
 from tofuse.runtime.gemm_launch import GemmLauncher
 from tofuse.runtime.launch import Launcher

@@ -14,17 +14,17 @@ from tofuse.backends.triton.emit import launch_parameters
 from tofuse.backends.triton.group import SHARED_PARAMETERS, call_parameters
 from tofuse.backends.triton.load import LaunchSpec, TritonModule
 from tofuse.cache.artifact import bind_runtime
-from tofuse.cache.store import store_of
 from tofuse.config import Config
 from tofuse.cost.thresholds import MAX_GROUPED_CALLS, MAX_GROUPED_WORKSPACE
+from tofuse.disk_store import store_of
 from tofuse.driver.codegen import GeneratedKernel
 from tofuse.errors import CompileError, TofuseWarning
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import device_of
 from tofuse.ir.nest import Nest
-from tofuse.ir.region import Partition, Region
 from tofuse.ir.tile import TileProgram
 from tofuse.plan.kernel_binding import KernelBinding
+from tofuse.region import Partition, Region
 from tofuse.report.repro import write_repro
 from tofuse.runtime.cuda import CudaLauncher, capability, device_index
 from tofuse.runtime.gemm_launch import GemmLauncher

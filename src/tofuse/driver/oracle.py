@@ -11,9 +11,9 @@ from tofuse.cost.tile_cost import gpu_cost
 from tofuse.fusion.lowering_memo import LoweringMemo
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.nest import Nest
-from tofuse.ir.region import Reason
 from tofuse.ir.schedule import Schedule, Target
 from tofuse.ir.tile import GpuTarget
+from tofuse.region import Reason
 from tofuse.runtime.cuda import capability, device_name
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.build_tiles import build_tiles

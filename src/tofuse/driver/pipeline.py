@@ -74,7 +74,6 @@ from tofuse.fusion.views.duplicate_views import duplicate_views
 from tofuse.fusion.views.materialize_views import materialize_views
 from tofuse.ir.graph import Graph, show_graph
 from tofuse.ir.plan import Allocate
-from tofuse.ir.region import Partition, Region, show_partition
 from tofuse.ir.size_expression import ArgumentSize
 from tofuse.passes.batch.batch_branches import batch_branches
 from tofuse.passes.batch.remarks import missed_batching_remarks
@@ -98,6 +97,7 @@ from tofuse.plan.insert_releases import insert_releases
 from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.plan.launch_groups import group_launches
 from tofuse.plan.signature import CallSignature
+from tofuse.region import Partition, Region, show_partition
 from tofuse.report.stage_log import StageLog
 from tofuse.runtime.execute import Tensor
 from tofuse.runtime.launch import thread_count

@@ -9,7 +9,7 @@ import torch
 
 from tofuse.analysis.alias import is_view
 from tofuse.cache.programs import source_digest
-from tofuse.cache.store import store_of
+from tofuse.disk_store import store_of
 from tofuse.driver.autotune import BuildProgram, Choice, apply_choices, measured_choices
 from tofuse.driver.autotune_gpu import measured_gpu_choices
 from tofuse.driver.choose_products import IN_KERNEL, measured_products, product_notes
@@ -17,9 +17,9 @@ from tofuse.driver.codegen import CodegenContext
 from tofuse.errors import TofuseError
 from tofuse.ir.executor import KERNELS
 from tofuse.ir.graph import Graph, Value
-from tofuse.ir.region import Partition, Region
 from tofuse.passes.contract_products import contract_products
 from tofuse.plan.signature import CallSignature
+from tofuse.region import Partition, Region
 from tofuse.runtime.gpu_driver import gpu_driver
 from tofuse.runtime.sample_inputs import sample_tensors
 from tofuse.runtime.timing import TimedCall, real_tensors

@@ -13,7 +13,7 @@ from tofuse.fusion.region_hash import RegionStructure, region_structure
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value, device_of
 from tofuse.ir.kernel import Kernel, Uniform
-from tofuse.ir.region import Reason, Region, Rule
+from tofuse.region import Reason, Region, Rule
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from tofuse.cost.thresholds import MIN_NONTEMPORAL_BYTES
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.region import Partition
+from tofuse.region import Partition
 
 
 def nontemporal_values(part: Partition, l3_bytes: int) -> frozenset[Value]:

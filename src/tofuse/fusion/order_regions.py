@@ -6,11 +6,11 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tofuse.analysis.memory_traffic import value_bytes
+from tofuse.cost.memory_traffic import value_bytes
 from tofuse.cost.thresholds import MIN_ORDER_SAVING
 from tofuse.fusion.region_liveness import RegionLiveness, is_effectful
 from tofuse.ir.graph import Value
-from tofuse.ir.region import Partition, Region
+from tofuse.region import Partition, Region
 
 
 def order_regions(part: Partition, releasable_inputs: frozenset[str] = frozenset()) -> Partition:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from tofuse.analysis.alias import is_collective, is_communication, is_wait
-from tofuse.analysis.memory_traffic import value_bytes
+from tofuse.cost.memory_traffic import value_bytes
 from tofuse.cost.thresholds import MAX_OVERLAP_MEMORY, MIN_ORDER_SAVING
 from tofuse.fusion.order_regions import successors_of
 from tofuse.fusion.region_liveness import RegionLiveness, is_effectful
-from tofuse.ir.region import Partition, Region
+from tofuse.region import Partition, Region
 
 
 def overlap_collectives(

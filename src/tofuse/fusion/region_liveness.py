@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tofuse.analysis.alias import AliasAnalysis, has_effect, is_collective, is_view
-from tofuse.analysis.memory_traffic import value_bytes
+from tofuse.cost.memory_traffic import value_bytes
 from tofuse.ir.graph import Graph, Value
-from tofuse.ir.region import Partition, Region
+from tofuse.region import Partition, Region
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Intermediate representations: types, graph, region, kernel, nest, tile program, plan."""
+"""Intermediate representations: types, graph, kernel, nest, tile program, plan."""

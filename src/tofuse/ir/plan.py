@@ -81,6 +81,17 @@ class Call:
 
 
 @dataclass(frozen=True)
+class OutVariant:
+    """An operator's overload that writes into given tensors, and the names of its out arguments.
+
+    Without names, it writes into its first operand.
+    """
+
+    target: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class View:
     """Make a strided view of the tensor `source`."""
 

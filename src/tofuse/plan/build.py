@@ -9,12 +9,12 @@ from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.cost.thresholds import PEAK_TOLERANCE
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Value
-from tofuse.ir.plan import Allocate, Plan, variable
-from tofuse.ir.region import Partition, Region
-from tofuse.plan.build_steps import OutVariant, StepBuilder
+from tofuse.ir.plan import Allocate, OutVariant, Plan, variable
+from tofuse.plan.build_steps import StepBuilder
 from tofuse.plan.donation import assign_donations
 from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.plan.signature import CallSignature
+from tofuse.region import Partition, Region
 
 PlanPass = Callable[[Plan], Plan]
 PlanPasses = tuple[Sequence[PlanPass], Sequence[Sequence[PlanPass]]]

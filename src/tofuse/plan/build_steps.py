@@ -15,6 +15,7 @@ from tofuse.ir.plan import (
     Allocate,
     Call,
     Launch,
+    OutVariant,
     Parameter,
     Plan,
     Result,
@@ -22,23 +23,12 @@ from tofuse.ir.plan import (
     View,
     variable,
 )
-from tofuse.ir.region import Partition, Region
 from tofuse.ir.types import DType
 from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.plan.signature import CallSignature
+from tofuse.region import Partition, Region
 
 COPY = "aten.copy_.default"  # of the second tensor into the first
-
-
-@dataclass(frozen=True)
-class OutVariant:
-    """The overload that writes into given tensors, and the names of its out arguments.
-
-    Without names, it writes into its first operand.
-    """
-
-    target: str
-    names: tuple[str, ...]
 
 
 def inline_reversed_views(region: Region, partition: Partition) -> Region:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from tofuse.analysis.alias import MemRef
 from tofuse.ir.dims import equal_strides
 from tofuse.ir.graph import Value
-from tofuse.ir.region import Partition, Region
 from tofuse.plan.kernel_binding import KernelBinding
+from tofuse.region import Partition, Region
 
 
 def assign_donations(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tofuse.ir.region import Rule, Verdict
+from tofuse.region import Rule, Verdict
 
 
 @dataclass(frozen=True)

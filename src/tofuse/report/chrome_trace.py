@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Union
 
 from tofuse.report.call_times import TimeSpan
-from tofuse.report.collective_report import Collective, find_collectives
-from tofuse.report.model import GraphReport, RegionReport, Report
+from tofuse.report.collective_report import Collective
+from tofuse.report.model import GraphReport, Report
+from tofuse.report.region_report import RegionReport
 
 Args = dict[str, Union[str, int, float]]  # noqa: UP007
 Event = dict[str, Union[str, int, float, Args]]  # noqa: UP007
@@ -63,7 +64,7 @@ def _rank_trace(report: Report) -> RankTrace:
     names.append(("thread_name", COMPILE_THREAD, "compile"))
     if runs:
         names.append(("thread_name", RUN_THREAD, "run: kernels and library calls"))
-    if any(map(find_collectives, runs)):
+    if any(g.collectives for g in runs):
         names.append(("thread_name", COLLECTIVE_THREAD, "collectives, from start to wait"))
     events: list[Event] = [
         {"ph": "M", "name": kind, "tid": thread, "ts": 0, "args": {"name": name}}
@@ -96,7 +97,7 @@ def _collective_events(graph: GraphReport) -> list[Event]:
     step_of_name = {r.name: k for k, r in graph.step_regions().items()}
     spans = {step_of_name[s.name]: s for s in graph.last_run if s.name in step_of_name}
     events = []
-    for c in find_collectives(graph) if graph.last_run else ():
+    for c in graph.collectives if graph.last_run else ():
         last = spans.get(c.start if c.wait is None else c.wait)
         if c.start in spans and last is not None:
             span = TimeSpan(c.name, spans[c.start].begin, last.end)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tofuse.analysis.alias import WAIT, is_collective, is_communication
-from tofuse.analysis.memory_traffic import value_bytes
-from tofuse.ir.graph import Loc, Op
+from tofuse.cost.memory_traffic import value_bytes
+from tofuse.ir.graph import Graph, Loc, Op
 from tofuse.ir.plan import Call, Plan, variable
 from tofuse.ir.verify_plan import reads
-
-if TYPE_CHECKING:
-    from tofuse.report.model import GraphReport, RegionReport
+from tofuse.report.region_report import RegionReport
 
 
 @dataclass(frozen=True)
@@ -41,15 +38,16 @@ class Collective:
         return sum(r.measured_us or r.predicted_us for r in self.overlapped)
 
 
-def find_collectives(graph: GraphReport) -> tuple[Collective, ...]:
-    """Return the collectives of a graph, in the order in which they start."""
-    ops = {variable(v): op for op in graph.partition.graph.ops for v in op.results}
-    region_of_step = graph.step_regions()
+def find_collectives(
+    graph: Graph, plan: Plan, region_of_step: Mapping[int, RegionReport]
+) -> tuple[Collective, ...]:
+    """Return the collectives of a graph, in the order in which its plan starts them."""
+    ops = {variable(v): op for op in graph.ops for v in op.results}
     found = []
-    for k, step in enumerate(graph.steps.steps):
+    for k, step in enumerate(plan.steps):
         op = ops.get(step.results[0]) if isinstance(step, Call) and step.results else None
         if op is not None and is_collective(op) and k in region_of_step:
-            found.append(_collective(op, k, graph.steps, region_of_step))
+            found.append(_collective(op, k, plan, region_of_step))
     return tuple(found)
 
 

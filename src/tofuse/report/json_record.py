@@ -7,10 +7,11 @@ from dataclasses import asdict
 from typing import Union
 
 from tofuse.ir.graph import Loc
-from tofuse.ir.region import Verdict
+from tofuse.region import Verdict
 from tofuse.report.advice import ADVICE
-from tofuse.report.collective_report import Collective, find_collectives
-from tofuse.report.model import GraphReport, RegionReport, Report
+from tofuse.report.collective_report import Collective
+from tofuse.report.model import GraphReport, Report
+from tofuse.report.region_report import RegionReport
 
 Json = Union[str, int, float, None, Sequence["Json"], Mapping[str, "Json"]]  # noqa: UP007
 Record = dict[str, Json]
@@ -44,7 +45,7 @@ def _graph(graph: GraphReport) -> Record:
         "notes": list(graph.notes),
         "regions": [_region(region) for region in graph.regions],
         "verdicts": [_verdict(verdict) for verdict in graph.verdicts],
-        "collectives": [_collective(collective) for collective in find_collectives(graph)],
+        "collectives": [_collective(collective) for collective in graph.collectives],
     }
 
 

@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tofuse.analysis.alias import AliasAnalysis, is_aten_view, is_view
-from tofuse.analysis.memory_traffic import op_bytes
 from tofuse.analysis.plan_liveness import memory_timeline
+from tofuse.cost.memory_traffic import op_bytes
 from tofuse.ir.executor import NO_EXECUTOR
-from tofuse.ir.graph import Graph, Loc, Op, Value, show_graph
+from tofuse.ir.graph import Graph, Loc, Value, show_graph
 from tofuse.ir.nest import Nest
 from tofuse.ir.plan import Call, Launch, Plan, variable
-from tofuse.ir.region import Partition, Region, Verdict
 from tofuse.ir.tile import TileProgram
 from tofuse.ir.verify_plan import reads
+from tofuse.region import Partition, Verdict
 from tofuse.report.call_times import CallTimes, MachineLimits, TimeSpan
 from tofuse.report.collective_report import Collective, find_collectives
 from tofuse.report.ranks import ONE_RANK, Ranks
+from tofuse.report.region_report import RegionReport
 
 
 @dataclass(frozen=True)
@@ -43,49 +44,6 @@ class LibraryCall:
     phase: str
     reason: str
     loc: Loc | None
-
-
-@dataclass(frozen=True)
-class RegionReport:
-    """Ops that run as one kernel or one library call.
-
-    `nbytes` counts the bytes read and written. `kernel` is the name of the generated kernel, None
-    if there is none. `why` is the reason for the executor. `measured_us` is the median of several
-    runs, including the call from Python; None without `measure=True`.
-    """
-
-    region: Region
-    phase: str
-    nbytes: int
-    kernel: str | None
-    predicted_us: float = 0.0
-    measured_us: float | None = None
-    executor: str = "llvm"
-    why: str = ""
-
-    @property
-    def name(self) -> str:
-        return self.region.name
-
-    @property
-    def ops(self) -> tuple[str, ...]:
-        """The kinds of the ops, and the operator of a library call."""
-        return tuple(map(op_name, self.region.ops))
-
-    @property
-    def locs(self) -> tuple[Loc, ...]:
-        """The user's lines, without repeats."""
-        return tuple(dict.fromkeys(op.loc for op in self.region.ops if op.loc is not None))
-
-    @property
-    def values(self) -> tuple[str, ...]:
-        """The names of the ops' results, as verdicts use them."""
-        return tuple(v.name for op in self.region.ops for v in op.results)
-
-    @property
-    def executor_label(self) -> str:
-        """The executor's name for readers: a backend, a registered executor, or PyTorch."""
-        return "PyTorch" if self.executor == "aten" else self.executor
 
 
 @dataclass(frozen=True)
@@ -169,6 +127,11 @@ class GraphReport:
     def launches_before(self) -> int:
         """The number of ops that compute; each would be one launch by itself."""
         return sum(op.call_count for op in self.captured.ops if not is_view(op))
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """The collectives, in the order in which they start."""
+        return find_collectives(self.partition.graph, self.steps, self.step_regions())
 
     @property
     def compile_ms(self) -> float:
@@ -350,7 +313,7 @@ class Report:
 
     @property
     def collectives(self) -> list[Collective]:
-        return [c for g in self.graphs for c in find_collectives(g)]
+        return [c for g in self.graphs for c in g.collectives]
 
     def phase(self, phase: str) -> Report:
         """The graphs of one phase: "forward", "backward" or "inference"."""
@@ -363,8 +326,3 @@ class Report:
     @property
     def backward(self) -> Report:
         return self.phase("backward")
-
-
-def op_name(op: Op) -> str:
-    """Return an op's kind, or the operator's name for a library call."""
-    return str(op.attr("target")) if op.kind == "opaque" else op.kind

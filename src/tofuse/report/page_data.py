@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import PurePath
 
-from tofuse.analysis.memory_traffic import op_bytes
+from tofuse.cost.memory_traffic import op_bytes
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Loc, Op, show_value_type
 from tofuse.report.advice import ADVICE, Advice, group_by_advice
 from tofuse.report.call_times import MachineLimits
-from tofuse.report.collective_report import Collective, find_collectives
+from tofuse.report.collective_report import Collective
 from tofuse.report.comparison import comparisons
 from tofuse.report.diagram import Item, Point, Port, draw_diagram, op_shape
 from tofuse.report.json_record import Record
-from tofuse.report.model import RegionReport, Report, op_name
+from tofuse.report.model import Report
 from tofuse.report.program_view import (
     Edge,
     ProgramView,
@@ -26,6 +26,7 @@ from tofuse.report.program_view import (
     short_name,
     source_line,
 )
+from tofuse.report.region_report import RegionReport, op_name
 
 
 def build_page_data(report: Report) -> Record:
@@ -95,7 +96,7 @@ class _GraphDataBuilder:
             "ports": [self._port(p) for p in self.diagram.boxes if isinstance(p, Port)],
             "plan_memory": [asdict(m) for m in self.report.live_memory()],
             "op_memory": [asdict(m) for m in self.program.op_memory()],
-            "collectives": list(map(self._collective, find_collectives(self.report))),
+            "collectives": list(map(self._collective, self.report.collectives)),
             "stages": [{"name": s.name, "ms": s.us / 1e3} for s in self.report.stages],
         }
         lines = [_line(loc) for loc in self.line_numbers]

@@ -16,14 +16,14 @@ from rich.text import Text
 from tofuse.ir.graph import Loc
 from tofuse.report.advice import group_by_advice
 from tofuse.report.chrome_trace import trace_text, trace_text_of_ranks
-from tofuse.report.collective_report import find_collectives
 from tofuse.report.comparison import Comparison, comparisons
 from tofuse.report.html import page_text
 from tofuse.report.json_record import Record, report_record
-from tofuse.report.model import GraphReport, RegionReport, Report
+from tofuse.report.model import GraphReport, Report
 from tofuse.report.number_format import plural, show_bytes, show_ratio, show_us
 from tofuse.report.plain_text import PrintsAsText
 from tofuse.report.program_view import ProgramView, source_line
+from tofuse.report.region_report import RegionReport
 
 MAX_PAIRS_PER_RULE = 5
 MAX_LAUNCH_ROWS = 40
@@ -180,7 +180,7 @@ def _launch_table(g: GraphReport) -> RenderableType:
 
 def _collectives(g: GraphReport) -> Iterator[RenderableType]:
     """List what each collective sends, and what runs at the same time."""
-    collectives = find_collectives(g)
+    collectives = g.collectives
     if not collectives:
         return
     table = _table("collective", "group", "operand", "result", "overlapped", "time", "line")

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 
 from tofuse.analysis.alias import updates_operand
-from tofuse.plan.build_steps import OutVariant
+from tofuse.ir.plan import OutVariant
 from tofuse.torch_internals.operators import has_cpu_kernel, schema_of
 
 

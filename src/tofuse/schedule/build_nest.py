@@ -24,8 +24,8 @@ from tofuse.ir.kernel import (
     iteration_axes,
 )
 from tofuse.ir.nest import For, Nest, Node, Phase, Reload, StmtNode
-from tofuse.ir.region import Rule
 from tofuse.ir.schedule import Schedule
+from tofuse.region import Rule
 from tofuse.schedule.backward_slice import backward_slice
 from tofuse.schedule.dead_statements import dead_statements
 from tofuse.schedule.loop_placement import PHASE_LEVEL, LoopPlacement, NestStmt

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from tofuse.cost.thresholds import MAX_LAUNCHES
 from tofuse.ir.dims import static_or
 from tofuse.ir.kernel import Kernel, Reduce, Stmt, Store, iteration_axes
-from tofuse.ir.region import Rule
 from tofuse.ir.tile import (
     LOOPED,
     Contraction,
@@ -23,6 +22,7 @@ from tofuse.ir.tile import (
     TilingChoice,
     Workspace,
 )
+from tofuse.region import Rule
 from tofuse.schedule.align_rows import align_rows
 from tofuse.schedule.backward_slice import backward_slice
 from tofuse.schedule.choose_tiling import DEFAULT_LIMITS, TilingLimits, choose_tiling

@@ -49,8 +49,8 @@ from tofuse.ir.kernel import (
     Store,
     iteration_axes,
 )
-from tofuse.ir.region import Rule
 from tofuse.ir.tile import GpuTarget, Tile, Tiling
+from tofuse.region import Rule
 from tofuse.schedule.align_rows import row_start
 from tofuse.schedule.axis_strides import axes_by_stride, transposed_axis
 from tofuse.schedule.schedule_legality import Unschedulable

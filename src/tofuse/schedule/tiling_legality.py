@@ -5,8 +5,8 @@ from __future__ import annotations
 from tofuse.cost.thresholds import INSTRUCTION_TILE
 from tofuse.ir.dims import product
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.region import Rule
 from tofuse.ir.tile import LOOPED, Tile, Tiling
+from tofuse.region import Rule
 from tofuse.schedule.choose_tiling import max_elements
 from tofuse.schedule.schedule_legality import Unschedulable
 

@@ -9,7 +9,7 @@ from llvmlite.binding import ffi
 
 from tofuse.backends.llvm import machine_code
 from tofuse.backends.llvm.machine_code import ObjectCode, object_codes
-from tofuse.cache.store import Store
+from tofuse.disk_store import Store
 from tofuse.errors import CompileError
 
 TEXT = """

@@ -23,10 +23,10 @@ from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph import show_graph
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.region import Reason
 from tofuse.ir.tile import GpuTarget, TileGroup, TileProgram
 from tofuse.ops.check_kernel import check_kernel
 from tofuse.ops.table import ELEMENTARY
+from tofuse.region import Reason
 from tofuse.schedule.alias_legality import legal_tile_aliases
 from tofuse.schedule.build_tiles import build_tiles
 from tofuse.schedule.choose_tiling import DEFAULT_LIMITS, TilingLimits

@@ -13,8 +13,8 @@ from tofuse.driver.pipeline import partition
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.region_liveness import peak_bytes, unfused_peak
 from tofuse.ir.parse_graph import parse_graph
-from tofuse.ir.region import show_partition
-from tofuse.ir.region.parse import parse_partition
+from tofuse.region import show_partition
+from tofuse.region.parse import parse_partition
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

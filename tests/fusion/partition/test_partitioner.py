@@ -13,8 +13,8 @@ from tofuse.fusion.lower.lower_region import lower_region
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.fusion_hints import NO_FUSE
 from tofuse.ir.parse_graph import parse_graph
-from tofuse.ir.region import show_partition
 from tofuse.ir.types import DType
+from tofuse.region import show_partition
 
 OPS = 2000
 

@@ -9,7 +9,7 @@ from tofuse.backends.llvm.link_image import link_image
 from tofuse.backends.llvm.load import LoadedText
 from tofuse.backends.llvm.machine_code import ObjectCode, compile_objects, digest
 from tofuse.backends.llvm.processor import Processor
-from tofuse.cache.store import Store
+from tofuse.disk_store import Store
 from tofuse.errors import CompileError
 from tofuse.ir.code_image import CodeImage
 from tofuse.ir.machine_function import Entry, c_function

@@ -22,8 +22,8 @@ from tofuse.backends.llvm.machine_code import (
     stored_code,
 )
 from tofuse.backends.llvm.vector_math.vector_library import LIBRARY, PREFIX, library_symbols
-from tofuse.cache.store import Store
 from tofuse.cost.thresholds import MAX_LIBRARIES_PER_LINKER, MAX_RECENT_LINKED_TEXTS
+from tofuse.disk_store import Store
 from tofuse.errors import CompileError
 from tofuse.ir.machine_function import Entry, function_address, machine_function
 from tofuse.ir.schedule import Target

@@ -19,7 +19,7 @@ import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
 from tofuse.backends.thread_map import thread_map
-from tofuse.cache.store import Store
+from tofuse.disk_store import Store
 from tofuse.errors import CompileError
 
 # The emitted text is already vectorized, unrolled and hoisted. These passes give the same machine

@@ -27,9 +27,9 @@ from tofuse.ir.kernel import (
     Reduce,
     Uniform,
 )
-from tofuse.ir.region import Region, Rule
 from tofuse.ir.types import DType
 from tofuse.ops.table import ELEMENTARY, Pattern
+from tofuse.region import Region, Rule
 
 
 def lower_region(

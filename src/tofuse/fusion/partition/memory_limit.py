@@ -11,7 +11,7 @@ from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.partition.region_split import Split, split_by_peak
 from tofuse.fusion.region_liveness import Peak, find_peak
 from tofuse.ir.graph import Graph
-from tofuse.ir.region import Partition
+from tofuse.region import Partition
 
 # Makes a partition of a graph: with this evaluator, these splits, and concats in place or not.
 PartitionGraph = Callable[[Graph, RegionEvaluator, frozenset[Split], bool], Partition]

@@ -18,7 +18,7 @@ from tofuse.fusion.rounding import values_to_round
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_requested
 from tofuse.ir.graph import Graph, Op, Value
-from tofuse.ir.region import Partition, Region
+from tofuse.region import Partition, Region
 
 ViewPass = Callable[[Graph, Mapping[Value, MemRef]], Graph]
 

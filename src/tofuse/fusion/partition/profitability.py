@@ -14,7 +14,7 @@ from tofuse.cost.thresholds import (
 )
 from tofuse.ir.dims import size_hint, stride_order
 from tofuse.ir.graph import Op
-from tofuse.ir.region import Reason, Rule
+from tofuse.region import Reason, Rule
 
 
 def is_inefficient(cost: Cost | None) -> TypeGuard[Cost]:

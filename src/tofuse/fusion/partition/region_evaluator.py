@@ -13,7 +13,7 @@ from tofuse.fusion.lowering_memo import LoweringMemo
 from tofuse.fusion.partition.graph_index import GraphIndex
 from tofuse.ir.graph import Op, device_of
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.region import Reason, Rule
+from tofuse.region import Reason, Rule
 
 TOO_MANY_BUFFERS = Rule.TOO_MANY_BUFFERS(MAX_BUFFERS)
 Reject = Callable[[Kernel], "Reason | None"]  # the rejection reason; None if accepted

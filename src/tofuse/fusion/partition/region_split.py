@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 
 from tofuse.analysis.alias import MemRef, is_view
-from tofuse.analysis.memory_traffic import value_bytes
+from tofuse.cost.memory_traffic import value_bytes
 from tofuse.ir.graph import Value
-from tofuse.ir.region import Region
+from tofuse.region import Region
 
 Split = frozenset[frozenset[str]]  # result names in parts; no kernel computes results of two parts
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from tofuse.cost.bandwidth import traffic_us
 from tofuse.cost.machine import Machine, machine_on
-from tofuse.cost.traffic import traffic_us
 from tofuse.fusion.partition.grow import Growth
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_requested
 from tofuse.ir.graph import Op
-from tofuse.ir.region import Rule, Verdict
 from tofuse.ops.table import OPS, Pattern
+from tofuse.region import Rule, Verdict
 
 FUSED_RULES = {
     Pattern.ELEMENTWISE: Rule.ELEMENTWISE,

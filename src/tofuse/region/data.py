@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tofuse.analysis.alias import AliasAnalysis, MemRef
 from tofuse.ir.dims import show_strides
 from tofuse.ir.graph import Graph, Loc, Op, Value, show_graph
-from tofuse.ir.region.rules import Reason
+from tofuse.region.rules import Reason
 
 REQUESTED = {True: ", as requested by fuse()", False: ", although fuse() requests it"}
 

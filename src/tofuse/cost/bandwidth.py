@@ -1,4 +1,4 @@
-"""The time of memory traffic, by the memory level that holds its footprint."""
+"""Memory bandwidth: the time of memory traffic, by the memory level that holds its footprint."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from tofuse.errors import VerifyError
 from tofuse.ir.graph import Graph, Op
 from tofuse.ir.line_reader import END, LineReader, read_lines
 from tofuse.ir.parse_graph import read_graph
-from tofuse.ir.region.data import REQUESTED, Partition, Region, Verdict
-from tofuse.ir.region.rules import Reason, Rule
 from tofuse.ops.check_graph import check_graph
+from tofuse.region.data import REQUESTED, Partition, Region, Verdict
+from tofuse.region.rules import Reason, Rule
 
 
 def parse_partition(text: str) -> Partition:

@@ -4,9 +4,9 @@ import pytest
 
 from tofuse.analysis.alias import MemRef
 from tofuse.errors import ParseError
-from tofuse.ir.region import Rule, Verdict, show_partition
-from tofuse.ir.region.data import show_verdict
-from tofuse.ir.region.parse import parse_partition
+from tofuse.region import Rule, Verdict, show_partition
+from tofuse.region.data import show_verdict
+from tofuse.region.parse import parse_partition
 
 EXAMPLE = """\
 graph(x: f32[4,6], i: i64[4]) {

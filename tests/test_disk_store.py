@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tofuse.cache.store import Store
 from tofuse.config import user_cache
+from tofuse.disk_store import Store
 
 KEY = ("how", "what")
 
