@@ -28,6 +28,8 @@ from suites.fuzz.templates import TABLES, templates
 SIZES = (0, 1, 1, 2, 3, 3, 4, 5, 7, 8, 9, 11, 13, 16, 17, 24, 31, 32, 33, 40)
 FIRST_SIZES = (2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 33)  # of the first call: neither 0 nor 1
 LARGE_SIZES = (257, 512, 1000, 1031, 4096)
+ROUNDED = ("rounded", "moved", "draw")  # kinds of statements
+ROUNDED_WRITE = re.compile(r"\b(sin|tanh|sigmoid|exp|hypot|renorm|cumsum)_\(|torch\.sin\(.*out=")
 MOST_ELEMENTS = 6000
 MOST_ELEMENTS_OF_LARGE = 300_000
 FLOATS = ("torch.float32",) * 5 + ("torch.float64", "torch.bfloat16", "torch.float16")
@@ -207,7 +209,7 @@ class Generator:
             if writes:
                 self.rebuild()
             return False
-        rounded = kind in ("rounded", "moved", "draw") or any(x in self.inexact for x in operands)
+        rounded = kind in ROUNDED or bool(ROUNDED_WRITE.search(text) or self.inexact & {*operands})
         self.record(s, rounded, target if writes else None)
         self.draws |= kind == "draw"
         return True
