@@ -271,7 +271,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("hints",),
     ("ops",),
     ("ir",),
-    ("disk_store",),
+    ("disk_store", "dispatch"),
     ("torch_internals",),
     ("config",),
     ("errors", "gc_pause"),
@@ -286,6 +286,7 @@ FENCES: dict[str, tuple[str, ...]] = {
     "torch": (
         "api.py",
         "cli/",
+        "dispatch/",
         "hints.py",
         "integrations/",
         "torch_internals/",

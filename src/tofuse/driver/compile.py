@@ -6,7 +6,7 @@ import functools
 import inspect
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
@@ -22,15 +22,15 @@ from tofuse.capture.dynamo.code_objects import with_unique_code
 from tofuse.capture.dynamo.hook_guards import GuardFilter, recompile_for_hooks
 from tofuse.capture.trace.traced import Traced
 from tofuse.config import Config
+from tofuse.dispatch.dispatcher import Source, dispatching
 from tofuse.driver.background import BackgroundCompiler
 from tofuse.driver.compile_graph import compile_graph
 from tofuse.driver.compile_program import compile_program
 from tofuse.driver.fork import register_fork_handlers
 from tofuse.driver.function_record import FunctionRecord, make_record
-from tofuse.driver.hand_back import hand_back
 from tofuse.driver.pipeline import run_traced_passes
 from tofuse.driver.torch_release import check_torch
-from tofuse.driver.warm_start import WarmStart, warm_start
+from tofuse.driver.warm_start import WarmStart
 from tofuse.driver.wrap_module import Recompilation, share_state, wrap_distributed
 from tofuse.errors import OptionError, TofuseWarning, UnsupportedError
 from tofuse.report.model import Report
@@ -77,26 +77,47 @@ def compile_target(target, function: FunctionRecord):  # type: ignore[no-untyped
     observe = function.capture.set_guards if kept else function.capture.earlier.add_constants
     capture = functools.partial(_capture, call, is_module or inspect.ismethod(target), observe)
     compiled = capture(function)
-    if kept and not context.explains:
-        codes, background = WarmStart(target, function), None
-        if context.config.background:
-            other = replace(function, context=replace(context, capture_only=True))
-            capture_only = functools.partial(capture, other)
-            background = BackgroundCompiler(  # it captures in another process
-                lambda args, kwargs: codes.capture(capture_only(), args, kwargs),
-                call,
-                codes.reload,
-            )
-        warm = warm_start(compiled, codes, background)
-        compiled = update_compiled_wrapper(warm, compiled)
+    codes = WarmStart(target, function) if kept and not context.explains else None
+    if codes is not None and context.config.background:
+        other = replace(function, context=replace(context, capture_only=True))
+        capture_only = functools.partial(capture, other)
+        codes.background = BackgroundCompiler(  # it captures in another process
+            lambda args, kwargs: codes.capture(capture_only(), args, kwargs), call, codes.reload
+        )
     if context.decides and not context.explains:
+        function.hand_back.original = call
         if is_module:
             function.hand_back.mode = lambda: (torch.is_grad_enabled(), target.training)
-        handed = hand_back(compiled, call, function.hand_back)
-        compiled = update_compiled_wrapper(handed, compiled)
+    compiled = with_entries(compiled, function, codes)
     if is_module:
         return share_state(target, compiled, Recompilation(recompile, context.config))
     return compiled
+
+
+def with_entries(
+    compiled: Callable[..., R], function: FunctionRecord, codes: WarmStart | None
+) -> Callable[..., R]:
+    """Return a function that asks for entries before it runs what Dynamo compiles."""
+    capture, hand_back = function.capture, function.hand_back
+    hands_back = hand_back.original is not None
+    sources: list[Source] = [*([hand_back] if hands_back else []), *([codes] if codes else [])]
+    if not sources:
+        return compiled
+
+    def observe(run: Callable[..., R], args: Sequence[object], kwargs: Mapping[str, object]) -> R:
+        begun = hand_back.begin() if hands_back else None
+        try:
+            result = run(*args, **kwargs)
+        except BaseException:
+            capture.clear()
+            raise
+        if codes is not None and capture.guards is not None:
+            codes.keep()
+        if begun is not None:
+            hand_back.end(begun, args, kwargs)
+        return result
+
+    return update_compiled_wrapper(dispatching(sources, compiled, observe), compiled)
 
 
 def _capture(

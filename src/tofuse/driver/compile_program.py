@@ -52,6 +52,7 @@ from tofuse.capture.dynamo.scalar_inputs import add_scalar_inputs, read_scalars
 from tofuse.capture.dynamo.specialize_sizes import SymbolicProgram, symbolic_program
 from tofuse.capture.fx.node_tensors import float_guard_counter, module_tensors, symbolic_floats
 from tofuse.capture.pre_autograd.channels_last import channels_last
+from tofuse.dispatch.dispatcher import NEW_KEY, Dispatcher
 from tofuse.driver.autotune_program import fastest_program
 from tofuse.driver.capture_record import Captured
 from tofuse.driver.compile_graph import compile_graph
@@ -61,7 +62,6 @@ from tofuse.driver.first_call import add_eager_calls
 from tofuse.driver.function_record import FunctionRecord
 from tofuse.driver.pipeline import PRE_AUTOGRAD_PASSES, run_traced_passes
 from tofuse.driver.stored_program import stored_program
-from tofuse.driver.variants import NEW_KEY, Dispatcher
 from tofuse.errors import TofuseWarning, first_line
 from tofuse.gc_pause import pause_gc
 from tofuse.ir.runtime_kind import InferenceRuntime, RuntimeKind
@@ -166,7 +166,7 @@ def _program_variants(
     begin = time.perf_counter()
     compiled = compile_variant(gm, inputs)
     function.capture.program = compiled.stored
-    dispatcher.default = compiled.run
+    dispatcher.general = compiled.run
     seconds = time.perf_counter() - begin
     add_eager_calls(dispatcher, eager, overlaps, inputs, function, compiled.findings.prediction)
     has_fixed_bits = compiled.findings.has_fixed_bits and not (symbolic and symbolic.floats)
@@ -212,7 +212,7 @@ def _static_variant(
             TofuseWarning,
             stacklevel=3,
         )
-        return dispatcher.default, f"these sizes cannot be specialized: {error}"
+        return dispatcher.general, f"these sizes cannot be specialized: {error}"
     finally:
         compile_lock.release()
 

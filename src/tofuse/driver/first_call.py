@@ -29,8 +29,8 @@ from tofuse.cost.thresholds import (
     MIN_DECISION_ROUNDS,
     TRAINING_CALL_US,
 )
+from tofuse.dispatch.dispatcher import Dispatcher, Entry, Kind
 from tofuse.driver.function_record import FunctionRecord, log
-from tofuse.driver.variants import Dispatcher, Variant
 from tofuse.torch_internals.dispatch import has_saved_tensor_hooks
 
 Program = Callable[..., object]
@@ -50,10 +50,12 @@ def add_eager_calls(
 
     The first call decides by what is found: a prediction, or the decision of an earlier process.
     """
-    variants = [Variant[object](needs_eager, eager, "the call needs PyTorch's operators")]
+    guards: list[tuple[Callable[..., bool], str]] = [(needs_eager, "it needs PyTorch's operators")]
     if overlaps is not None:
-        variants.append(Variant(overlaps, eager, "a written argument overlaps another"))
-    dispatcher.guarded = (*variants,)
+        guards.append((overlaps, "a written argument overlaps another"))
+    for guard, why in guards:
+        run = _saying(function, eager, why) if function.context.explains else eager
+        dispatcher.add(Entry(Kind.NEEDS_PYTORCH, guard, run, why))
     if isinstance(found, Decision):
         FirstCall(dispatcher, eager, None, function).install(found)
         return
@@ -66,7 +68,17 @@ def add_eager_calls(
             function.hand_back.runs_compiled = True
             return
         sizes_of = functools.partial(sizes_at, positions)
-    dispatcher.default = FirstCall(dispatcher, eager, sizes_of, function, found)
+    dispatcher.general = FirstCall(dispatcher, eager, sizes_of, function, found)
+
+
+def _saying(function: FunctionRecord, eager: EagerProgram, why: str) -> Program:
+    """Return the program in eager; the report says why it runs."""
+
+    def run(*args: object) -> object:
+        function.add_decision(f"eager runs this call: {why}")
+        return eager(*args)
+
+    return run
 
 
 @dataclass(frozen=True)
@@ -83,7 +95,7 @@ class Decision:
 
 
 class FirstCall:
-    """The default of a program until its first call: it decides, and the decision stays.
+    """The general code of a program until its first call: it decides, and the decision stays.
 
     `sizes_of` returns what varies between calls of a program with symbolic sizes: the decision
     holds for the sizes of the first call, and others run compiled. It is None if no size varies.
@@ -103,7 +115,7 @@ class FirstCall:
     ) -> None:
         self.dispatcher, self.eager, self.function = dispatcher, eager, function
         self.context, self.prediction = function.context, prediction
-        self.compiled: Program = dispatcher.default
+        self.compiled: Program = dispatcher.general
         self.sizes_of = sizes_of
         self.sizes: dict[str, Hashable] = {}  # one entry, of the first call
         self.decided: dict[str, Decision] = {}  # one entry
@@ -135,16 +147,16 @@ class FirstCall:
         self.function.add_decision(decision.text)
         if not self._runs_eagerly(decision):
             record.runs_compiled = True
-            dispatcher.default = self.compiled
+            dispatcher.general = self.compiled
         elif self.sizes_of is None:
-            dispatcher.default = self._run_eager
+            dispatcher.general = self._run_eager
             self.function.capture.eager_reason = decision.why
         else:
             record.runs_compiled = True  # calls with other sizes
             sizes_of, sizes = self.sizes_of, self.sizes["sizes"]
-            same_sizes = Variant(lambda *a: sizes_of(a) == sizes, self._run_eager, decision.text)
-            dispatcher.guarded = (*dispatcher.guarded, same_sizes)
-            dispatcher.default = self.compiled
+            has_sizes = lambda *a: sizes_of(a) == sizes  # noqa: E731
+            dispatcher.add(Entry(Kind.EAGER, has_sizes, self._run_eager, decision.text))
+            dispatcher.general = self.compiled
 
     def _decide(self, args: Sequence[object]) -> tuple[Decision, tuple[str, ...] | None]:
         """Return the decision, and the key under which it is to be kept on disk."""

@@ -9,10 +9,10 @@ from tofuse.cache.guarded_codes import StoredProgram
 from tofuse.cache.programs import load_decision, load_program
 from tofuse.capture.dynamo.eager_program import EagerProgram, pickled_graph, stored_eager_program
 from tofuse.capture.dynamo.overlap_guard import overlap_guard
+from tofuse.dispatch.dispatcher import Dispatcher
 from tofuse.driver.compiled_graph import Findings
 from tofuse.driver.first_call import Decision, add_eager_calls
 from tofuse.driver.function_record import FunctionRecord
-from tofuse.driver.variants import Dispatcher
 from tofuse.runtime.autograd_program import make_program
 
 
@@ -48,6 +48,6 @@ def restore_program(stored: StoredProgram, function: FunctionRecord) -> Dispatch
     loaded = [function.load_graph(run, artifact) for run, artifact in graphs]
     findings = sum((g.findings for g in loaded), Findings(pure=not kind.mutated))
     run_eager = lambda arguments, aliases: eager(*aliases)  # noqa: E731
-    dispatcher.default = make_program(kind, loaded[0].run, loaded[-1].run, run_eager)
+    dispatcher.general = make_program(kind, loaded[0].run, loaded[-1].run, run_eager)
     add_eager_calls(dispatcher, eager, stored.overlaps, (), function, findings.prediction)
     return dispatcher

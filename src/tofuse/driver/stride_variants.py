@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from tofuse.capture.aot.tangent_layouts import TangentLayouts
+from tofuse.dispatch.dispatcher import NEW_KEY, Dispatcher
 from tofuse.driver.context import CompileContext
 from tofuse.driver.pipeline import compile_captured
-from tofuse.driver.variants import NEW_KEY, Dispatcher
 from tofuse.errors import TofuseWarning
 from tofuse.runtime.execute import CompiledPlan
 
