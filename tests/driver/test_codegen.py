@@ -149,7 +149,7 @@ def test_random_graphs(data: st.DataObject):
         for shared in (None, *aliasable_buffers(nest, buffers)):
             got = run_nest(nest, buffers, sizes, threads, contract=False, shared=shared)
             for name, t in want.items():
-                assert_close(got[name], t, f"{name} of {nest!r}\n{kernel!r}, {shared} share memory")
+                assert_close(got[name], t, f"{name} of {nest!r}, {shared} share memory")
         return want
 
     want = outputs(graph, inputs, sizes)

@@ -259,7 +259,7 @@ def compile_captured(
         program = replace(program, prediction=prediction)
         record.predictions.append(prediction)
     generated = program.generated
-    log.log_text("loops", lambda: "\n".join(f"{g.nest.kernel!r}\n{g.nest!r}" for g in generated))
+    log.log_text("loops", lambda: "\n".join(repr(g.nest) for g in generated))
     log.log_text("source", lambda: "\n".join(g.source for g in generated))
     log.log_text("plan", lambda: repr(program.plan))
 
