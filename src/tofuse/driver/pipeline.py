@@ -74,6 +74,7 @@ from tofuse.fusion.views.duplicate_sources import duplicate_sources
 from tofuse.fusion.views.duplicate_views import duplicate_views
 from tofuse.fusion.views.materialize_views import materialize_views
 from tofuse.ir.graph import Graph, show_graph
+from tofuse.ir.line_reader import SEPARATOR
 from tofuse.ir.plan import Allocate
 from tofuse.ir.region import Partition, Region, show_partition
 from tofuse.ir.size_expression import ArgumentSize
@@ -259,7 +260,7 @@ def compile_captured(
         program = replace(program, prediction=prediction)
         record.predictions.append(prediction)
     generated = program.generated
-    log.log_text("loops", lambda: "\n".join(repr(g.nest) for g in generated))
+    log.log_text("loops", lambda: f"\n{SEPARATOR}\n".join(repr(g.nest) for g in generated))
     log.log_text("source", lambda: "\n".join(g.source for g in generated))
     log.log_text("plan", lambda: repr(program.plan))
 

@@ -14,6 +14,7 @@ from tofuse.ir.types import DType, TensorType
 
 T = TypeVar("T")
 END = "\n"  # the sign at the end of every line
+SEPARATOR = "-----"  # a line between the texts of two programs
 
 
 def read_lines(text: str) -> list[LineReader]:
