@@ -1,6 +1,7 @@
 """Tile programs print and parse; their text has all that is emitted."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from tofuse.backends.triton.emit import emit
 from tofuse.errors import ParseError
 from tofuse.ir.parse_tile import parse_tile
 from tofuse.ir.parse_tiling import parse_tiling_choice
-from tofuse.ir.tile import GpuTarget
+from tofuse.ir.tile import GpuTarget, TileLoop
 from tofuse.schedule.build_tiles import build_tiles
 
 TILED = [c for c in CASES if not c.after.startswith("unschedulable")]
@@ -117,6 +118,23 @@ def test_programs_of_the_corpus(fresh_dynamo: None, some: Callable[..., list[str
 
         for captured in captured_kernels(make, contract=name in PRODUCTS):
             assert_complete(build_tiles(captured.kernel, GpuTarget(), bounds=captured.bounds))
+
+
+def test_a_kernel_without_statements():
+    program = build_tiles(kernel("kernel k() over 1 {\n}"), GpuTarget())
+    assert repr(program) == "kernel k() over 1 {\n}\nlaunch k: warps 1"
+    assert_complete(program)
+
+
+def test_loops_without_a_body():
+    program = parse_tile(KERNEL + LAUNCHES)
+    first, second = program.nests
+    (loop,) = first.loops
+    for loops in ((TileLoop(()), loop), (loop, TileLoop(())), (loop, TileLoop(()), loop)):
+        changed_program = replace(program, nests=(replace(first, loops=loops), second))
+        again = parse_tile(repr(changed_program))
+        assert repr(again) == repr(changed_program)
+        assert len(again.nests[0].loops) == len(loops)
 
 
 def changed(old: str, new: str) -> str:

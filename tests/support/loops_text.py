@@ -1,4 +1,4 @@
-"""Assert that the text of nests and tile programs is complete."""
+"""Assert that nests and tile programs are valid, and that their text is complete."""
 
 from tofuse.backends.llvm.emit import emit
 from tofuse.backends.triton.emit import emit as emit_triton
@@ -6,16 +6,23 @@ from tofuse.ir.nest import Nest
 from tofuse.ir.parse_nest import parse_nest
 from tofuse.ir.parse_tile import parse_tile
 from tofuse.ir.tile import TileProgram
+from tofuse.ir.verify_nest import verify_nest
+from tofuse.ir.verify_tile import verify_tile
 
 
 def assert_complete(loops: Nest | TileProgram) -> None:
-    """Assert that what the text says prints to the same text and is emitted as the same code."""
+    """Assert that the loops are valid and that their text has all that the emitter reads.
+
+    What the parser reads prints as the same text, and is emitted as the same code.
+    """
     text = repr(loops)
     if isinstance(loops, Nest):
+        verify_nest(loops)
         nest = parse_nest(text)
         assert repr(nest) == text
         assert emit(nest) == emit(loops)
     else:
+        verify_tile(loops)
         program = parse_tile(text)
         assert repr(program) == text
         assert emit_triton(program) == emit_triton(loops)

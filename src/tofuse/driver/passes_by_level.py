@@ -46,7 +46,9 @@ from tofuse.ir.region import Partition, show_partition
 from tofuse.ir.region.parse import parse_partition
 from tofuse.ir.schedule import Target
 from tofuse.ir.tile import GpuTarget, TileProgram
+from tofuse.ir.verify_nest import verify_nest
 from tofuse.ir.verify_plan import verify_plan
+from tofuse.ir.verify_tile import verify_tile
 from tofuse.ops.check_graph import check_graph
 from tofuse.ops.check_kernel import check_kernel
 from tofuse.passes.contract_products import contract_products
@@ -117,12 +119,19 @@ def show_program(program: Program) -> str:
 
 
 def verify(program: Program) -> None:
-    """Raise VerifyError if a graph, kernel or plan is invalid."""
+    """Raise VerifyError if a program is invalid."""
     match program:
         case Graph():
             check_graph(program)
         case Kernel():
             check_kernel(program)
+        case Nest():
+            check_kernel(program.kernel)
+            verify_nest(program)
+        case TileProgram():
+            for kernel in (program.kernel, *(nest.kernel for nest in program.nests)):
+                check_kernel(kernel)
+            verify_tile(program)
         case Plan():
             verify_plan(program)
 

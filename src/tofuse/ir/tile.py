@@ -290,9 +290,10 @@ def _show_nest(nest: TileNest) -> list[str]:
     for c in nest.contractions:
         factors = f"{c.left} * {c.right} in {c.dtype.value}"
         lines.append(f"  contraction {c.total.name} of {c.product} = {factors}")
-    for loop in nest.loops:
+    for k, loop in enumerate(nest.loops, 1):
         lines += [f"  {show_stmt(s)}" for s in loop.prologue]
-        if loop.body or not (loop.prologue and loop is nest.loops[-1]):
+        is_last = k == len(nest.loops) and (k == 1 or loop.prologue)
+        if loop.body or not is_last:  # the line separates this loop from the next one
             reduces = f" reduces {','.join(r.name for r in loop.reductions)}"
             lines.append(f"  for {nest.loop_tile!r}{reduces if loop.reductions else ''}:")
             lines += [f"    {show_stmt(s)}" for s in loop.body]
