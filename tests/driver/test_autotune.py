@@ -26,7 +26,8 @@ from tofuse.errors import OptionError
 from tofuse.fusion.lower.lower_region import lower_region
 from tofuse.fusion.partition.region_split import cut_positions, split_region
 from tofuse.ir.parse_graph import parse_graph as parse
-from tofuse.ir.schedule import Target, parse_schedule
+from tofuse.ir.parse_schedule import parse_schedule
+from tofuse.ir.schedule import Target
 from tofuse.region import Partition, Region
 from tofuse.schedule.choose_schedule import choose_schedule
 from tofuse.schedule.schedule_variants import schedule_variants

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.support.kernels import kernel as parsed
-from tofuse.ir.schedule import Target, parse_schedule
+from tofuse.ir.parse_schedule import parse_schedule
+from tofuse.ir.schedule import Target
 from tofuse.ir.tile import GpuTarget
 from tofuse.schedule.alias_legality import legal_aliases_by_name, legal_tile_aliases
 from tofuse.schedule.build_nest import build_nest

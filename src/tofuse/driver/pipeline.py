@@ -73,6 +73,7 @@ from tofuse.fusion.views.duplicate_sources import duplicate_sources
 from tofuse.fusion.views.duplicate_views import duplicate_views
 from tofuse.fusion.views.materialize_views import materialize_views
 from tofuse.ir.graph import Graph, show_graph
+from tofuse.ir.line_reader import SEPARATOR
 from tofuse.ir.plan import Allocate
 from tofuse.ir.size_expression import ArgumentSize
 from tofuse.passes.batch.batch_branches import batch_branches
@@ -253,7 +254,7 @@ def compile_captured(
     )
     program = replace(program, prediction=predict(captured, program, phase, oracle.machine))
     generated = program.generated
-    log.log_text("loops", lambda: "\n".join(f"{g.nest.kernel!r}\n{g.nest!r}" for g in generated))
+    log.log_text("loops", lambda: f"\n{SEPARATOR}\n".join(repr(g.nest) for g in generated))
     log.log_text("source", lambda: "\n".join(g.source for g in generated))
     log.log_text("plan", lambda: repr(program.plan))
 

@@ -8,7 +8,7 @@ from tofuse.backends.llvm.emit import emit
 from tofuse.backends.llvm.index_set_split import Segment, split_index_set
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.nest import For
-from tofuse.ir.schedule import parse_schedule
+from tofuse.ir.parse_schedule import parse_schedule
 from tofuse.schedule.build_nest import build_nest
 
 

@@ -7,7 +7,7 @@ import tofuse
 from tests.support.kernels import kernel
 from tofuse.backends.llvm.unroll_rows import unrolls_rows
 from tofuse.ir.nest import For
-from tofuse.ir.schedule import parse_schedule
+from tofuse.ir.parse_schedule import parse_schedule
 from tofuse.schedule.build_nest import build_nest
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
