@@ -75,7 +75,6 @@ from tofuse.fusion.views.materialize_views import materialize_views
 from tofuse.ir.graph import Graph, show_graph
 from tofuse.ir.line_reader import SEPARATOR
 from tofuse.ir.plan import Allocate
-from tofuse.ir.size_expression import ArgumentSize
 from tofuse.passes.batch.batch_branches import batch_branches
 from tofuse.passes.batch.remarks import missed_batching_remarks
 from tofuse.passes.canonicalize_views import canonicalize_views
@@ -232,7 +231,7 @@ def compile_captured(
     limit = memory.peak(phase)
     target = compile_context.target(thread_count())
     oracle = CostOracle(target, assumed_machine(target, config))
-    limited = None if _has_derived_sizes(captured) else limit
+    limited = None if captured.has_derived_sizes else limit
     fuse_part = partial(fuse, oracle=oracle, config=config, fuel=fuel)
     fuse_whole = partial(fuse_part, limit=limited, saved=saved)
     part = fuse_whole(graph)
@@ -391,11 +390,3 @@ def build_program(
         assigned,
         notes,
     )
-
-
-def _has_derived_sizes(captured: CapturedGraph) -> bool:
-    """Return whether a size depends on others (`s0 // 4`).
-
-    Size hints are chosen independently and contradict such a size, so byte counts mean nothing.
-    """
-    return not all(isinstance(source, ArgumentSize) for source in captured.symbols.values())
