@@ -44,6 +44,7 @@ class Kind(IntEnum):
     SPECIALIZED = 6  # for sizes or strides that recur: `driver/compile_program.py`,
     #                  `driver/stride_variants.py`; for layouts: `frontends/execute_definition.py`
     GENERAL = 7  # what Dynamo captures, again after new hooks: `capture/dynamo/hook_guards.py`
+    RECORDED = 8  # in each of the codes above: a plan as a CUDA graph: `runtime/graph_replay.py`
 
 
 @dataclass(frozen=True, eq=False)
