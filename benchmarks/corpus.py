@@ -50,7 +50,7 @@ def dump(folder: Path, only: str = "") -> None:
     for seed in (s for s in SEEDS if only in s.name):
         torch.compiler.reset()
         torch.manual_seed(RNG_SEED)
-        compiled = tofuse.compile(seed.program, dump=folder / f"seed_{seed.name}")
+        compiled = tofuse.compile(seed.program, hand_back=False, dump=folder / f"seed_{seed.name}")
         output = compiled(*seed.make_inputs("small"))
         if seed.backward:
             assert isinstance(output, torch.Tensor)
@@ -59,7 +59,7 @@ def dump(folder: Path, only: str = "") -> None:
         torch.compiler.reset()
         case = workload.build("small")
         name = f"{workload.group}_{workload.name}"
-        case.drive(tofuse.compile(case.target, dump=folder / name)).run()
+        case.drive(tofuse.compile(case.target, hand_back=False, dump=folder / name)).run()
 
 
 def compare(before: Path, after: Path) -> list[str]:

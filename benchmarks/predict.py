@@ -23,7 +23,6 @@ from tofuse.driver.compile_graph import compile_text
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Graph, show_graph
 from tofuse.region.parse import parse_partition
-from tofuse.report.model import GraphReport
 from tofuse.report.repro import region_graph
 from tofuse.runtime.sample_inputs import sample_tensors
 
@@ -115,11 +114,10 @@ def regions(text: str) -> Iterator[tuple[Graph, bool]]:
 
 
 def _measure_region(workload: str, phase: str, graph: Graph, library: bool, seconds: float) -> Row:
-    reports: list[GraphReport] = []
-    run = compile_text(show_graph(graph), make_config({}), reports.append)
+    compiled = compile_text(show_graph(graph), make_config({}))
     inputs = sample_tensors(graph.inputs)
-    measured = fastest_us(lambda: run([*inputs]), seconds)
-    predicted = sum(r.predicted_us for r in reports[0].regions)
+    measured = fastest_us(lambda: compiled.run([*inputs]), seconds)
+    predicted = sum(r.predicted_us for r in compiled.findings.reports[0].regions)
     return Row(workload, phase, graph.name, library, predicted, measured)
 
 

@@ -1,4 +1,4 @@
-"""What is decided for the corpus is what the golden table says."""
+"""What is decided for the corpus is what the golden table says; the text of all loops parses."""
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ from benchmarks.seeds import SEEDS, Seed
 from benchmarks.workloads.base import Workload
 from benchmarks.workloads.catalogue import WORKLOADS
 from tests.support.golden import TABLE, assert_golden
+from tests.support.loops_text import assert_complete
 from tofuse.config import make_config
 from tofuse.driver.compile import compile_reporting
 
@@ -38,6 +39,8 @@ def test_seeds(seed: Seed, accept):
         assert isinstance(outputs, torch.Tensor)
         outputs.sum().backward()
     assert_golden(seed.name, report, accept)
+    for kernel in report.kernels:
+        assert_complete(kernel.nest)
 
 
 @pytest.mark.parametrize("workload", CLASSES, ids=lambda w: w.name)
@@ -46,6 +49,8 @@ def test_classes_of_work(workload: Workload, accept):
     compiled, report = compile_reporting(case.target, make_config({}))
     case.drive(compiled).run()
     assert_golden(workload.name, report, accept)
+    for kernel in report.kernels:
+        assert_complete(kernel.nest)
 
 
 def joined_norm(x, pieces):

@@ -19,17 +19,16 @@ from tofuse.config import Option, make_config
 from tofuse.driver.background import QUEUE
 from tofuse.driver.compile import check_callable, compile_target
 from tofuse.driver.compile_program import compile_program
-from tofuse.driver.context import make_context
 from tofuse.driver.export import architecture_processors, export_program
+from tofuse.driver.function_record import make_record
 from tofuse.driver.process_group import default_group
 from tofuse.driver.time_calls import time_calls, timed_call
 from tofuse.driver.torch_options import own_options
 from tofuse.driver.warm_start import WarmStart
 from tofuse.errors import OptionError
 from tofuse.report.call_times import MachineLimits
-from tofuse.report.model import GraphReport
 from tofuse.report.report_text import ReportText
-from tofuse.runtime.timing import Clock, machine_limits
+from tofuse.runtime.timing import machine_limits
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,8 +61,8 @@ def compile(target=NO_TARGET, **options):  # type: ignore[no-untyped-def]  # the
     """
     config = make_config(options)
     if target is NO_TARGET:
-        return lambda target: compile_target(target, make_context(config))
-    return compile_target(target, make_context(config))
+        return lambda target: compile_target(target, make_record(config))
+    return compile_target(target, make_record(config))
 
 
 @overload
@@ -82,7 +81,7 @@ def memory_efficient_fusion(target, **options):  # type: ignore[no-untyped-def] 
         raise OptionError(
             "memory_efficient_fusion is capture='trace'; for another capture use tofuse.compile"
         )
-    return compile_target(target, make_context(make_config(options)))
+    return compile_target(target, make_record(make_config(options)))
 
 
 def export(
@@ -149,29 +148,22 @@ def explain(
     def run(*args: P.args, **kwargs: P.kwargs) -> ReportText:
         name = getattr(target, "__name__", type(target).__name__)
         report = ReportText(name=name, ranks=default_group())
-        clocks: list[Clock] = []
-
-        def add_graph(graph: GraphReport) -> Clock | None:
-            report.graphs.append(graph)
-            clocks.append(Clock())
-            return clocks[-1] if measure else None
-
         unique = target if isinstance(target, torch.nn.Module) else with_unique_code(target)
-        context = make_context(config, add_graph, report.variants.append, report.decisions.append)
-        compiled = compile_target(unique, context)
+        record = make_record(config, report, timed=measure)
+        compiled = compile_target(unique, record)
         with record_graph_breaks() as report.breaks:
             timed_call(compiled, args, kwargs)
-        if context.record.programs and (reason := WarmStart(target, context).obstacle()):
+        if record.capture.programs and (reason := WarmStart(target, record).obstacle()):
             report.decisions.append(f"a later process captures this function again: {reason}")
         if measure:
             timed_call(target, args, kwargs)
-            for clock in clocks:
+            for clock in record.clocks:
                 clock.reset()
             report.calls = time_calls(target, compiled, args, kwargs)
             report.limits = MachineLimits(*machine_limits())
             report.graphs = [
                 g.with_times(clock.median_us(), clock.last_run())
-                for g, clock in zip(report.graphs, clocks, strict=True)
+                for g, clock in zip(report.graphs, record.clocks, strict=True)
             ]
         return report
 
@@ -223,5 +215,5 @@ def dynamo_backend(
 
     Raises OptionError for unknown options, and for arguments of torch.compile itself.
     """
-    context = make_context(make_config(own_options(options or {}, mode)))
-    return compile_program(context, gm, example_inputs)
+    function = make_record(make_config(own_options(options or {}, mode)))
+    return compile_program(function, gm, example_inputs)

@@ -17,7 +17,7 @@ from suites.distributed.rows import ROWS, Compiler, Training, World, whole
 from tofuse.config import make_config
 from tofuse.driver.compile import compile_target
 from tofuse.driver.compile_program import compile_program
-from tofuse.driver.context import make_context
+from tofuse.driver.function_record import make_record
 from tofuse.report.model import Report
 
 STEPS = 5  # compared
@@ -51,7 +51,7 @@ class Contender:
 
 def compilers(report: Report) -> dict[str, Compiler]:
     """Return how each contender compiles; the report is that of tofuse's programs."""
-    context = make_context(make_config({}), report.graphs.append)
+    record = make_record(make_config({}), report)
 
     def in_place(backend: str | Callable[..., object], module: nn.Module) -> None:
         module.compile(backend=backend)
@@ -59,8 +59,8 @@ def compilers(report: Report) -> dict[str, Compiler]:
     return {
         "eager": Compiler(lambda module: module, lambda module: None),
         "tofuse": Compiler(
-            lambda module: compile_target(module, context),
-            partial(in_place, partial(compile_program, context)),
+            lambda module: compile_target(module, record),
+            partial(in_place, partial(compile_program, record)),
         ),
         "inductor": Compiler(torch.compile, partial(in_place, "inductor")),  # type: ignore[arg-type]
     }

@@ -20,6 +20,15 @@ MOST_PIECES = 512  # torch's symbolic sizes take minutes for more views
 DIM = re.compile(r"(?:\.var\(|\.std\(|_mean\(\w+, )(-?\d+)")
 
 
+def cannot_be_judged(s: Statement, names: Namespace, inputs: Sequence[object]) -> bool:
+    """Return whether the results of a statement say nothing, or take too long."""
+    return (
+        rounds_unseen(s.text, names)
+        or reads_leftovers(s, names, inputs)
+        or has_many_pieces(s.text, names)
+    )
+
+
 def rounds_unseen(text: str, names: Namespace) -> bool:
     """Return whether rounding inside a call is most of what its result or gradient has.
 
@@ -86,6 +95,17 @@ def has_many_pieces(text: str, names: Namespace) -> bool:
     found = PIECES.search(text)
     x = names.get(found[1]) if found else None
     return isinstance(x, Tensor) and max(x.shape, default=0) > MOST_PIECES
+
+
+def reads_beyond(s: Statement, names: Namespace) -> bool:
+    """Return whether attention has fewer keys than values: eager reads keys beyond the last one."""
+    attention = re.search(r"scaled_dot_product_attention\(\w+, (\w+), (\w+)", s.text)
+    keys, values = (
+        (names.get(n) for n in (attention[1], attention[2])) if attention else (None, None)
+    )
+    if not isinstance(keys, Tensor) or not isinstance(values, Tensor):
+        return False
+    return keys.dim() > 1 and values.dim() > 1 and keys.shape[-2] != values.shape[-2]
 
 
 def is_tame(x: Tensor) -> bool:

@@ -89,7 +89,7 @@ def _partition(graph: AtenGraph, contract: bool) -> tuple[Partition, CodegenCont
     if contract:
         results = {r for op in optimized.ops for r in op.results}
         optimized = contract_products(optimized, results)
-    part = fuse(optimized, memory.peak(graph.phase), saved, oracle, config)
+    part = fuse(optimized, memory.peak(graph.phase), saved, oracle=oracle, config=config)
     return part, codegen_context(part, oracle, config), config
 
 

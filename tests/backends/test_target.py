@@ -41,7 +41,7 @@ def test_a_program_is_built_for_the_backends_of_its_oracle():
     backend: Backend = InterpretedBackend()
     oracle = CostOracle(host_target(1), Machine(), backends={"cpu": lambda *args: backend})
     graph, config = run_graph_passes(parse_graph(GRAPH)), make_config({})
-    part = fuse(graph, None, frozenset(), oracle, config)
+    part = fuse(graph, oracle=oracle, config=config)
     signature = CallSignature(part.graph.inputs, part.graph.outputs, {})
     program = build_program(part, signature, {}, config, (), oracle, CODE)
     x, w = torch.randn(6, 40), torch.randn(40)

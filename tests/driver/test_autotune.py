@@ -25,7 +25,8 @@ from tofuse.errors import OptionError
 from tofuse.fusion.lower.lower_region import lower_region
 from tofuse.fusion.partition.region_split import cut_positions, split_region
 from tofuse.ir.parse_graph import parse_graph as parse
-from tofuse.ir.schedule import Target, parse_schedule
+from tofuse.ir.parse_schedule import parse_schedule
+from tofuse.ir.schedule import Target
 from tofuse.region import Partition, Region
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")

@@ -10,6 +10,7 @@ from tests.support.evaluators import rejecting
 from tests.support.extra_steps import EXTRA_STEPS
 from tests.support.graphs import graphs
 from tests.support.kernels import run_interpreter, run_nest
+from tests.support.loops_text import assert_complete
 from tests.support.numbers import TORCH_DTYPES, sizes_of
 from tests.support.partition_runner import RunKernel, run_partition
 from tofuse.backends.cpu.schedule.build_nest import build_nest
@@ -144,11 +145,12 @@ def test_random_graphs(data: st.DataObject):
             nest = build_nest(kernel, schedule, repeat_reductions=data.draw(st.booleans()))
         except Unschedulable:
             return want
+        assert_complete(nest)
         threads = data.draw(st.sampled_from((1, 3)))
         for shared in (None, *aliasable_buffers(nest, buffers)):
             got = run_nest(nest, buffers, sizes, threads, contract=False, shared=shared)
             for name, t in want.items():
-                assert_close(got[name], t, f"{name} of {nest!r}\n{kernel!r}, {shared} share memory")
+                assert_close(got[name], t, f"{name} of {nest!r}, {shared} share memory")
         return want
 
     want = outputs(graph, inputs, sizes)

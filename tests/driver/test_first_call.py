@@ -12,7 +12,8 @@ from tofuse.config import make_config
 from tofuse.cost.call_overhead import Faster, Prediction
 from tofuse.driver import first_call, predict
 from tofuse.driver.compile import compile_target
-from tofuse.driver.context import make_context
+from tofuse.driver.function_record import make_record
+from tofuse.report.model import Report
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -43,9 +44,9 @@ def times(monkeypatch, eager_us, compiled_us):
 
 def compiled(function, tmp_path, **options):
     options = {"hand_back": True, "cache_dir": tmp_path, **options}
-    decisions: list[str] = []
-    context = make_context(make_config(options), decisions=decisions.append)
-    return compile_target(function, context), context.hand_back, decisions
+    record = make_record(make_config(options))
+    record.report = report = Report()  # without `explains`, the calls are as in a user's program
+    return compile_target(function, record), record.hand_back, report.decisions
 
 
 def equal(a, b):

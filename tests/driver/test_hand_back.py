@@ -10,9 +10,9 @@ from torch.utils.checkpoint import checkpoint
 
 import tofuse
 from tofuse.config import make_config
-from tofuse.driver.compile import compile_target
-from tofuse.driver.context import make_context
-from tofuse.driver.hand_back import HandBack, hand_back, kind_of_call
+from tofuse.dispatch.call_kind import kind_of_call
+from tofuse.driver.compile import compile_target, with_entries
+from tofuse.driver.function_record import make_record
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -84,7 +84,7 @@ def test_a_kind_has_shapes_strides_dtypes_numbers_and_grad_mode():
 
 def handed_back(*args, **kwargs):
     """A function whose calls of one kind are handed back; return it, and the calls of each way."""
-    record, ran = HandBack(programs=1), list[str]()
+    function, ran = make_record(make_config({})), list[str]()
 
     def compiled(*args, **kwargs):
         ran.append("compiled")
@@ -92,8 +92,9 @@ def handed_back(*args, **kwargs):
     def original(*args, **kwargs):
         ran.append("eager")
 
-    record.add(1, args, kwargs)
-    return hand_back(compiled, original, record), ran
+    function.hand_back.programs, function.hand_back.original = 1, original
+    function.hand_back.add(1, args, kwargs)
+    return with_entries(compiled, function, None), ran
 
 
 X, Y = torch.randn(4), torch.randn(4)
@@ -165,7 +166,9 @@ def test_a_module_in_training_is_another_kind():
 
 
 def test_threads_know_what_ran_in_their_own_calls():
-    record = HandBack(programs=1)
+    function = make_record(make_config({}))
+    record = function.hand_back
+    record.programs, record.original = 1, lambda x: None
     inside, leave = threading.Event(), threading.Event()
 
     def compiled(x):
@@ -174,7 +177,7 @@ def test_threads_know_what_ran_in_their_own_calls():
             inside.set()
         leave.wait(10)
 
-    call = hand_back(compiled, lambda x: None, record)
+    call = with_entries(compiled, function, None)
     slow = threading.Thread(target=call, args=(torch.ones(3),))
     slow.start()
     eager = threading.Thread(target=call, args=(torch.ones(2),))
@@ -198,16 +201,16 @@ def test_calls_whose_graph_breaks_leave_nothing_to_compile(network, training):
         def forward(self, x):
             return self.network(x)[0][-1]
 
-    context = make_context(make_config({"hand_back": True}))
+    record = make_record(make_config({"hand_back": True}))
     module, x, y = Last(), torch.randn(3, 2, 8), torch.randn(5, 2, 8)
-    compiled = compile_target(module, context)
+    compiled = compile_target(module, record)
     with torch.set_grad_enabled(training):
         with torch.compiler.set_stance("force_eager"):
             compiled(x)
-        assert not context.hand_back.kinds  # Dynamo has not tried
+        assert not record.hand_back.kinds  # Dynamo has not tried
         for argument in (x, y):
             assert torch.equal(compiled(argument), module(argument))
-        assert len(context.hand_back.kinds) == 2
+        assert len(record.hand_back.kinds) == 2
 
 
 def test_a_function_with_a_graph_break_is_handed_back_if_eager_runs_all_of_it():
@@ -218,10 +221,10 @@ def test_a_function_with_a_graph_break_is_handed_back_if_eager_runs_all_of_it():
 
     x = torch.randn(4, 8)
     for large in (False, True):
-        context = make_context(make_config({"hand_back": True}))
-        compiled = compile_target(broken, context)
+        record = make_record(make_config({"hand_back": True}))
+        compiled = compile_target(broken, record)
         first = compiled(x, large)
-        assert context.hand_back.partial and bool(context.hand_back.kinds) == (not large)
+        assert record.hand_back.partial and bool(record.hand_back.kinds) == (not large)
         assert torch.equal(compiled(x, large), first)
         torch._dynamo.reset()
 

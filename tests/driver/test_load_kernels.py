@@ -30,11 +30,9 @@ BETWEEN_CALLS = """graph(x: f32[512,512]@cuda:0) {
 @pytest.fixture
 def compiled(tmp_path: Path):
     def compile_mixed(text: str = MIXED, **options) -> GraphReport:
-        reports: list[GraphReport] = []
         config = make_config({"strict": True, "cache_dir": tmp_path, **options})
         with FakeGpu().in_place():
-            compile_text(text, config, reports.append)
-        (report,) = reports
+            (report,) = compile_text(text, config).findings.reports
         return report
 
     return compile_mixed
@@ -58,12 +56,10 @@ def test_each_device_has_its_kernels(compiled):
 
 
 def test_no_kernel_is_timed_while_a_graph_is_captured(tmp_path: Path):
-    reports: list[GraphReport] = []
     gpu = FakeGpu(recording=[])
     config = make_config({"strict": True, "cache_dir": tmp_path, "tune": "measure"})
     with gpu.in_place():
-        compile_text(MIXED, config, reports.append)
-    (report,) = reports
+        (report,) = compile_text(MIXED, config).findings.reports
     assert executor_by_ops(report)["exp", "sum"] == "triton" and not gpu.timed
     assert [n for n in report.notes if "while a CUDA graph is captured" in n]
     (why,) = [r.why for r in report.regions if r.executor == "triton"]

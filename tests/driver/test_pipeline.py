@@ -27,14 +27,14 @@ def test_compiled(data: st.DataObject):
     sizes = dict(sorted(sizes_of(graph).items()))
     inputs = random_inputs(graph, sizes, data.draw(st.integers(0, 3)))
     want = outputs(graph, inputs, sizes)
-    plans: list[str] = []
-    run = compile_text(text, Config(strict=True, precision="eager"), lambda r: plans.append(r.plan))
+    compiled = compile_text(text, Config(strict=True, precision="eager"))
     for _ in range(2):  # the second call runs in memory of the first
-        got = run([*(x.clone() for x in inputs.values()), *sizes.values()])
+        got = compiled.run([*(x.clone() for x in inputs.values()), *sizes.values()])
         assert len(got) == len(graph.outputs)
         tensors = [t for t in got if isinstance(t, torch.Tensor)]
         for a, b in zip(tensors, want, strict=True):
             assert_close(a, b, text)
-    (plan,) = plans
+    (report,) = compiled.findings.reports
+    plan = report.plan
     assert repr(parse_plan(plan)) == plan
     verify_plan(parse_plan(plan))

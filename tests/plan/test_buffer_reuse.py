@@ -10,8 +10,8 @@ from tofuse.backends.cpu.llvm.emit import emit
 from tofuse.backends.cpu.schedule.build_nest import build_nest
 from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.parse_plan import parse_plan
+from tofuse.ir.parse_schedule import parse_schedule
 from tofuse.ir.plan import show_step
-from tofuse.ir.schedule import parse_schedule
 from tofuse.plan.buffer_reuse import reuse_buffers
 from tofuse.schedule.alias_legality import legal_aliases
 

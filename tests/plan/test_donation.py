@@ -144,5 +144,5 @@ def test_size_symbols_with_the_names_of_arguments():
   return v2
 }"""
     x = torch.randn(3, 5)
-    (result,) = compile_text(text, Config())([x, 3, 5])
+    (result,) = compile_text(text, Config()).run([x, 3, 5])
     torch.testing.assert_close(result, -(x * x)[:, :, None].expand(3, 5, 3))

@@ -10,24 +10,19 @@ from torch import nn
 import tofuse
 from tests.support.eager import assert_as_eager, assert_same, copies, outcome
 from tofuse.config import make_config
-from tofuse.driver.compile import compile_target
-from tofuse.driver.context import make_context
-from tofuse.report.model import GraphReport
+from tofuse.driver.compile import compile_reporting
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def count_compilations(fn, inputs, **options):
     """Return how many graphs were compiled over all inputs; check every result against eager."""
-    reports: list[GraphReport] = []
-    compiled = compile_target(
-        fn, make_context(make_config({"strict": True, **options}), reports.append)
-    )
+    compiled, report = compile_reporting(fn, make_config({"strict": True, **options}))
     for x in inputs:
         got, expected = outcome(compiled, copies((x,)), {}), outcome(fn, copies((x,)), {})
         assert_same(got, expected, rtol=1e-4, atol=1e-4)
-    assert not [n for r in reports for n in r.notes if not n.startswith("sizes are symbolic")]
-    return len(reports)
+    assert not [n for r in report.graphs for n in r.notes if not n.startswith("sizes are symbolic")]
+    return len(report.graphs)
 
 
 def batches(sizes, grad=False):

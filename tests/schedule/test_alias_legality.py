@@ -6,7 +6,8 @@ from tests.support.kernels import kernel as parsed
 from tofuse.backends.cpu.schedule.build_nest import build_nest
 from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
 from tofuse.backends.cuda.schedule.build_tiles import build_tiles
-from tofuse.ir.schedule import Target, parse_schedule
+from tofuse.ir.parse_schedule import parse_schedule
+from tofuse.ir.schedule import Target
 from tofuse.ir.tile import GpuTarget
 from tofuse.schedule.alias_legality import legal_aliases_by_name, legal_tile_aliases
 

@@ -7,27 +7,30 @@ import torch
 from tofuse.capture.lower.convert import convert
 from tofuse.config import make_config
 from tofuse.driver import compile_program
-from tofuse.driver.compile_graph import CompiledGraph
+from tofuse.driver.compiled_graph import CompiledGraph
 from tofuse.driver.context import make_context
+from tofuse.driver.function_record import FunctionRecord
 from tofuse.ir.dims import evaluate as size_of
 from tofuse.ir.graph import Value
 from tofuse.ops.check_graph import check_graph
 from tofuse.ops.reference import bind_symbols, run_graph
 
 
-class Recorder:
+class Recorder(FunctionRecord):
     """A `torch.compile` backend that records captured graphs and evaluates them."""
 
     def __init__(self, **options):
         self.captured = []
         self.phases = []
-        self.context = make_context(make_config({"strict": True, "specialize": False, **options}))
+        super().__init__(
+            make_context(make_config({"strict": True, "specialize": False, **options}))
+        )
 
     def backend(self, gm, inputs):
         with patch.object(compile_program, "compile_graph", self.compile_graph):
-            return compile_program.compile_program(self.context, gm, inputs)
+            return compile_program.compile_program(self, gm, inputs)
 
-    def compile_graph(self, graph, context, notes=()):
+    def compile_graph(self, graph, context, fuel, notes=()):
         captured = convert(graph.gm, graph.phase, memory=graph.memory)
         check_graph(captured.graph)
         self.captured.append(captured)

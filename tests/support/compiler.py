@@ -8,7 +8,7 @@ import torch
 import tofuse
 from tofuse.capture.aot.aot_graphs import AtenGraph
 from tofuse.config import Option
-from tofuse.driver.compile_graph import CompiledGraph
+from tofuse.driver.compiled_graph import CompiledGraph
 
 
 class Compiler:

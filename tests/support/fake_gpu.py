@@ -20,7 +20,7 @@ from tofuse.backends.cuda.triton.cubin import RegisterUsage
 from tofuse.backends.cuda.triton.load import LaunchSpec, TritonModule
 from tofuse.capture.lower.convert import CapturedGraph, convert
 from tofuse.driver import compile_program
-from tofuse.driver.compile_graph import CompiledGraph
+from tofuse.driver.compiled_graph import CompiledGraph
 from tofuse.driver.pipeline import compile_captured
 from tofuse.ir.graph import Value, substitute_values
 from tofuse.ir.tile import GpuBinary
@@ -237,20 +237,20 @@ class GpuRecorder(Recorder):
         self.tune = tune
         self.gpu = gpu
         self.reports: list[GraphReport] = []
-        self.context = replace(self.context, sink=self.reports.append)
 
-    def compile_graph(self, graph, context, notes=()):
+    def compile_graph(self, graph, context, fuel, notes=()):
         captured = on_gpu(convert(graph.gm, graph.phase, memory=graph.memory))
         self.captured.append(captured)
         self.phases.append(graph.phase)
         with self.gpu.in_place():
             config = replace(self.context.config, tune=self.tune)
             tuned = replace(self.context, config=config)
-            run, _ = compile_captured(captured, graph.phase, tuned)
+            compiled = compile_captured(captured, graph.phase, tuned)
+        self.reports += compiled.findings.reports
 
         def call(args):
             with self.gpu.in_place():  # it may compile for unaligned tensors
-                return run(args)
+                return compiled.run(args)
 
         return CompiledGraph(call)
 

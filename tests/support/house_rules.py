@@ -276,7 +276,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("hints",),
     ("ops",),
     ("ir",),
-    ("disk_store",),
+    ("disk_store", "dispatch"),
     ("torch_internals",),
     ("config",),
     ("errors", "gc_pause"),
@@ -304,6 +304,7 @@ FENCES: dict[str, tuple[str, ...]] = {
     "torch": (
         "api.py",
         "cli/",
+        "dispatch/",
         "hints.py",
         "integrations/",
         "torch_internals/",

@@ -21,7 +21,8 @@ from tofuse.ir.graph import Graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.nest import Nest
 from tofuse.ir.parse_kernel import parse_kernel
-from tofuse.ir.schedule import Schedule, Target, parse_schedule
+from tofuse.ir.parse_schedule import parse_schedule
+from tofuse.ir.schedule import Schedule, Target
 from tofuse.ops.check_kernel import check_kernel
 from tofuse.region import Region
 

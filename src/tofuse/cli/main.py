@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import tofuse
-from tofuse.cli import bench, cache, doctor, explain, inspect, run
+from tofuse.cli import bench, cache, doctor, explain, inspect, opt, run
 from tofuse.cli.script import UsageError
 from tofuse.cli.user_error import has_user_frame, print_error
 
@@ -22,6 +22,7 @@ COMMANDS = {
     "doctor": doctor,
     "cache": cache,
     "inspect": inspect,
+    "opt": opt,
 }
 
 

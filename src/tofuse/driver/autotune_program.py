@@ -15,11 +15,11 @@ from tofuse.backends.cpu.runtime.launch import thread_count
 from tofuse.backends.cuda.runtime.cuda import synchronize
 from tofuse.backends.launcher import TimedCall
 from tofuse.capture.fx.devices import is_supported
+from tofuse.config import Config
 from tofuse.cost.machine_source import assumed_machine
 from tofuse.cost.thresholds import TIMING_S
 from tofuse.disk_store import store_of
 from tofuse.driver.choice import ATEN, Choice, choose
-from tofuse.driver.context import CompileContext
 from tofuse.runtime.timing import real_tensors
 from tofuse.torch_internals.memory import tensor_version
 from tofuse.torch_internals.trees import tensor_leaves
@@ -28,14 +28,14 @@ Call = Callable[..., object]
 
 
 def fastest_program(
-    compiled: Call, eager: GraphModule, args: Sequence[object], context: CompileContext
+    compiled: Call, eager: GraphModule, args: Sequence[object], config: Config
 ) -> tuple[Call, str]:
     """Return the faster of the compiled and the eager program, and the measured times.
 
     Both run on copies of the arguments, with the backward if there is one. Nothing is timed while
     a CUDA graph is captured.
     """
-    grad, config = torch.is_grad_enabled(), context.config
+    grad = torch.is_grad_enabled()
     target = host_target(thread_count())
     machine = assumed_machine(target, config)
     devices = {f"{a.device}": a.device for a in args if isinstance(a, torch.Tensor)}
@@ -55,10 +55,7 @@ def fastest_program(
         choice = choose(
             candidates, key, store_of(config), partial(interleaved_us, seconds=TIMING_S)
         )
-    if choice.kind != ATEN:
-        return compiled, choice.why
-    context.report_fallback(f"the compiled program is slower; {choice.why}")
-    return eager.forward, choice.why
+    return (eager.forward if choice.kind == ATEN else compiled), choice.why
 
 
 def _step(call: Call, args: Sequence[object], grad: bool) -> TimedCall:

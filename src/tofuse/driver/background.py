@@ -27,6 +27,7 @@ import torch
 from tofuse.backends.cpu.llvm.load import CODE
 from tofuse.cache.guarded_codes import MAX_CODES
 from tofuse.capture.dynamo.guarded_code import is_watched
+from tofuse.dispatch.dispatcher import Entry, Kind, never
 from tofuse.torch_internals.dynamo import compile_lock
 
 LOWEST_PRIORITY = 19  # as in nice(1)
@@ -232,6 +233,19 @@ class BackgroundCompiler:
             self.reload()
         self.ended += 1
         self.running = None  # last, so that no thread begins before the code is found
+
+    def entry(self, kind: Hashable, ended: int) -> Entry[object]:
+        """Return the entry for one call that eager runs, and whose compilation then begins.
+
+        `ended` is what it was when the call found no code.
+        """
+
+        def run(*args: object, **kwargs: object) -> object:
+            result = self.eager(*args, **kwargs)
+            self.begin(kind, args, kwargs, ended)
+            return result
+
+        return Entry(Kind.BACKGROUND, never, run, "another process compiles it")
 
     def takes(self, kind: Hashable) -> bool:
         """Return whether eager runs a call for which there is no compiled code.

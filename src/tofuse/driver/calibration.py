@@ -56,7 +56,7 @@ def measure() -> Machine:
 
 def _kernel_us(text: str, seconds: float = BUDGET_S) -> float:
     """Return the microseconds of a call of the graph from Python, with sample inputs."""
-    run = compile_text(text, make_config({"strict": True}))
+    run = compile_text(text, make_config({"strict": True})).run
     inputs = sample_tensors(parse_graph(text).inputs)
     return fastest_us(lambda: run([*inputs]), seconds)
 

@@ -6,7 +6,7 @@ import functools
 import inspect
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
@@ -22,15 +22,15 @@ from tofuse.capture.dynamo.code_objects import with_unique_code
 from tofuse.capture.dynamo.hook_guards import GuardFilter, recompile_for_hooks
 from tofuse.capture.trace.traced import Traced
 from tofuse.config import Config
+from tofuse.dispatch.dispatcher import Source, dispatching
 from tofuse.driver.background import BackgroundCompiler
 from tofuse.driver.compile_graph import compile_graph
 from tofuse.driver.compile_program import compile_program
-from tofuse.driver.context import CompileContext, make_context
 from tofuse.driver.fork import register_fork_handlers
-from tofuse.driver.hand_back import hand_back
+from tofuse.driver.function_record import FunctionRecord, make_record
 from tofuse.driver.pipeline import run_traced_passes
 from tofuse.driver.torch_release import check_torch
-from tofuse.driver.warm_start import WarmStart, warm_start
+from tofuse.driver.warm_start import WarmStart
 from tofuse.driver.wrap_module import Recompilation, share_state, wrap_distributed
 from tofuse.errors import OptionError, TofuseWarning, UnsupportedError
 from tofuse.report.model import Report
@@ -47,13 +47,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-def]
+def compile_target(target, function: FunctionRecord):  # type: ignore[no-untyped-def]
     """Return the compiled function or module; check everything now, not at the first call."""
+    context = function.context
     check_torch()
     if isinstance(target, ExportedProgram):
         target = target.module()
     if isinstance(target, (staticmethod, classmethod)):
-        return type(target)(compile_target(target.__func__, context))
+        return type(target)(compile_target(target.__func__, function))
     check_callable(target)
     target = uncompiled(target)
     if context.config.background and (names := uncacheable_options(context.config)):
@@ -63,66 +64,89 @@ def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-
         )
     reason = _eager_reason(target, context.config)
     if reason is not None:
-        context.report_fallback(reason)
+        function.add_fallback(reason)
         return target
     if isinstance(target, DistributedDataParallel):
-        inner = compile_target(target.module, context)
+        inner = compile_target(target.module, function)
         return wrap_distributed(target, inner, Recompilation(recompile, context.config))
     if context.config.capture == "trace":
-        return _trace(target, context)
+        return _trace(target, function)
     is_module = isinstance(target, torch.nn.Module)
     call = call_of(target) if is_module else target
     kept = is_cacheable(context.config)
-    observe = context.record.set_guards if kept else context.record.earlier.add_constants
+    observe = function.capture.set_guards if kept else function.capture.earlier.add_constants
     capture = functools.partial(_capture, call, is_module or inspect.ismethod(target), observe)
-    compiled = capture(context)
-    if kept and not context.reports:
-        codes, background = WarmStart(target, context), None
-        if context.config.background:
-            capture_only = functools.partial(capture, replace(context, capture_only=True))
-            background = BackgroundCompiler(  # it captures in another process
-                lambda args, kwargs: codes.capture(capture_only(), args, kwargs),
-                call,
-                codes.reload,
-            )
-        warm = warm_start(compiled, codes, background)
-        compiled = update_compiled_wrapper(warm, compiled)
-    if context.decides and not context.reports:
+    compiled = capture(function)
+    codes = WarmStart(target, function) if kept and not context.explains else None
+    if codes is not None and context.config.background:
+        other = replace(function, context=replace(context, capture_only=True))
+        capture_only = functools.partial(capture, other)
+        codes.background = BackgroundCompiler(  # it captures in another process
+            lambda args, kwargs: codes.capture(capture_only(), args, kwargs), call, codes.reload
+        )
+    if context.decides and not context.explains:
+        function.hand_back.original = call
         if is_module:
-            context.hand_back.mode = lambda: (torch.is_grad_enabled(), target.training)
-        handed = hand_back(compiled, call, context.hand_back)
-        compiled = update_compiled_wrapper(handed, compiled)
+            function.hand_back.mode = lambda: (torch.is_grad_enabled(), target.training)
+    compiled = with_entries(compiled, function, codes)
     if is_module:
         return share_state(target, compiled, Recompilation(recompile, context.config))
     return compiled
+
+
+def with_entries(
+    compiled: Callable[..., R], function: FunctionRecord, codes: WarmStart | None
+) -> Callable[..., R]:
+    """Return a function that asks for entries before it runs what Dynamo compiles."""
+    capture, hand_back = function.capture, function.hand_back
+    hands_back = hand_back.original is not None
+    sources: list[Source] = [*([hand_back] if hands_back else []), *([codes] if codes else [])]
+    if not sources:
+        return compiled
+
+    def observe(run: Callable[..., R], args: Sequence[object], kwargs: Mapping[str, object]) -> R:
+        begun = hand_back.begin() if hands_back else None
+        try:
+            result = run(*args, **kwargs)
+        except BaseException:
+            capture.clear()
+            raise
+        if codes is not None and capture.guards is not None:
+            codes.keep()
+        if begun is not None:
+            hand_back.end(begun, args, kwargs)
+        return result
+
+    return update_compiled_wrapper(dispatching(sources, compiled, observe), compiled)
 
 
 def _capture(
     call: Callable[..., R],
     has_shared_code: bool,
     observe: Callable[[Sequence[GuardFilterEntry]], None],
-    context: CompileContext,
+    function: FunctionRecord,
 ) -> Callable[..., R]:
     """Return the function that Dynamo captures at its calls; `observe` receives the guards."""
+    context = function.context
 
     def compile_with(guards: GuardFilter | None) -> Callable[..., R]:
-        function = with_unique_code(call) if has_shared_code else call
-        context.record.set_function(function)
-        return _jit(function, context, guards)
+        unique = with_unique_code(call) if has_shared_code else call
+        function.capture.set_function(unique)
+        return _jit(unique, function, guards)
 
     fails = context.config.fullgraph or context.config.strict or context.capture_only
-    return recompile_for_hooks(compile_with, observe, None if fails else _untraced(call, context))
+    return recompile_for_hooks(compile_with, observe, None if fails else _untraced(call, function))
 
 
-def _untraced(call: Callable[..., R], context: CompileContext) -> Callable[..., R]:
+def _untraced(call: Callable[..., R], function: FunctionRecord) -> Callable[..., R]:
     """Return a function that runs `call` in eager because Dynamo cannot trace it for a reason."""
 
     def run(reason: str, *args: object, **kwargs: object) -> R:
         result = call(*args, **kwargs)
-        context.hand_back.calls.in_eager += 1
+        function.hand_back.calls.in_eager += 1
         message = f"Dynamo cannot trace it: {reason}"
         warnings.warn(f"tofuse runs a call in eager: {message}", TofuseWarning, stacklevel=6)
-        context.report_fallback(message)
+        function.add_fallback(message)
         return result
 
     return run
@@ -130,7 +154,7 @@ def _untraced(call: Callable[..., R], context: CompileContext) -> Callable[..., 
 
 def recompile(module: torch.nn.Module, config: Config) -> torch.nn.Module:
     """Compile a copy of a module with the options of the original."""
-    compiled: torch.nn.Module = compile_target(module, make_context(config))
+    compiled: torch.nn.Module = compile_target(module, make_record(config))
     return compiled
 
 
@@ -155,49 +179,47 @@ def compile_reporting(target: Callable[P, R], config: Config) -> tuple[Callable[
     """Return the function, compiled again, and a report that collects its compiled graphs."""
     report = Report()
     unique = target if isinstance(target, torch.nn.Module) else with_unique_code(target)
-    context = make_context(
-        config, report.graphs.append, report.variants.append, report.decisions.append
-    )
-    return compile_target(unique, context), report
+    return compile_target(unique, make_record(config, report)), report
 
 
-def _trace(target, context: CompileContext):  # type: ignore[no-untyped-def]
+def _trace(target, function: FunctionRecord):  # type: ignore[no-untyped-def]
     """Return the target with `capture="trace"`."""
+    context = function.context
     module = target if isinstance(target, torch.nn.Module) else None
 
     def new_graphs() -> AOTGraphs:
         passes = functools.partial(run_traced_passes, claims=context.claims)
         return AOTGraphs(
             passes,
-            lambda graph: compile_graph(graph, context).run,
+            lambda graph: function.add_graph(compile_graph(graph, context, function.fuel)).run,
             make_program,
             context.config.memory_budget,
         )
 
-    function = target if module is None else call_of(module)
-    traced = Traced(function, new_graphs, module, context.claims)
+    call = target if module is None else call_of(module)
+    traced = Traced(call, new_graphs, module, context.claims)
     if module is None:
         return functools.update_wrapper(traced, target)
     return share_state(module, traced, Recompilation(recompile, context.config))
 
 
 def _jit(
-    function: Callable[..., object], context: CompileContext, guards: GuardFilter | None
+    call: Callable[..., object], function: FunctionRecord, guards: GuardFilter | None
 ) -> Callable[..., R]:
     """Return the function, captured by Dynamo and compiled by `compile_program`.
 
-    Dynamo keeps each backend until it is reset. So the backend holds the context weakly; the caller
+    Dynamo keeps each backend until it is reset. So the backend holds the record weakly; the caller
     must hold it as long as the function.
     """
-    weak_context = weakref.ref(context)
+    weak, context = weakref.ref(function), function.context
 
     def tofuse(gm: GraphModule, inputs: Sequence[object]) -> CompiledFunction:  # named in errors
-        live_context = weak_context()
-        assert live_context is not None
-        return compile_program(live_context, gm, inputs)
+        live = weak()
+        assert live is not None
+        return compile_program(live, gm, inputs)
 
     return torch.compile(  # type: ignore[call-overload]  # torch's overloads lack the limit
-        function,
+        call,
         backend=tofuse,
         dynamic=context.config.dynamic,
         fullgraph=context.config.fullgraph or context.capture_only,

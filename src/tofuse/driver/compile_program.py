@@ -22,15 +22,13 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NoReturn
 
 import torch
 from torch.fx import GraphModule
 
-from tofuse.cache.fingerprint import (
-    fingerprint,
-)
+from tofuse.cache.fingerprint import fingerprint
 from tofuse.cache.guarded_codes import StoredProgram
 from tofuse.cache.programs import is_cacheable, load_program, store_program
 from tofuse.capture.aot.aot_graphs import (
@@ -45,41 +43,25 @@ from tofuse.capture.aot.boxed import BoxedFunction, CompiledFunction
 from tofuse.capture.decomp.decompose import decompositions
 from tofuse.capture.dynamo.async_collectives import unwrap_async_inputs, wait_for_arguments
 from tofuse.capture.dynamo.dynamic_results import mark_dynamic_results
-from tofuse.capture.dynamo.eager_program import (
-    EagerProgram,
-    eager_program,
-)
+from tofuse.capture.dynamo.eager_program import EagerProgram, eager_program
 from tofuse.capture.dynamo.graph_breaks import bucket_notes
-from tofuse.capture.dynamo.legality import (
-    fallback_reason,
-    modes_active,
-    returns_only_views,
-)
+from tofuse.capture.dynamo.legality import fallback_reason, modes_active, returns_only_views
 from tofuse.capture.dynamo.overlap_guard import overlap_guard
-from tofuse.capture.dynamo.returned_views import (
-    returns_symbolic_views,
-    split_returned_views,
-)
+from tofuse.capture.dynamo.returned_views import returns_symbolic_views, split_returned_views
 from tofuse.capture.dynamo.scalar_inputs import add_scalar_inputs, read_scalars
-from tofuse.capture.dynamo.specialize_sizes import (
-    SymbolicProgram,
-    symbolic_program,
-)
-from tofuse.capture.fx.node_tensors import (
-    float_guard_counter,
-    module_tensors,
-    symbolic_floats,
-)
+from tofuse.capture.dynamo.specialize_sizes import SymbolicProgram, symbolic_program
+from tofuse.capture.fx.node_tensors import float_guard_counter, module_tensors, symbolic_floats
 from tofuse.capture.pre_autograd.channels_last import channels_last
+from tofuse.dispatch.dispatcher import NEW_KEY, Dispatcher
 from tofuse.driver.autotune_program import fastest_program
 from tofuse.driver.capture_record import Captured
-from tofuse.driver.compile_graph import CompiledGraph, compile_graph, load_graph
+from tofuse.driver.compile_graph import compile_graph
+from tofuse.driver.compiled_graph import CompiledGraph, Findings
 from tofuse.driver.context import CompileContext
 from tofuse.driver.first_call import add_eager_calls
+from tofuse.driver.function_record import FunctionRecord
 from tofuse.driver.pipeline import PRE_AUTOGRAD_PASSES, run_traced_passes
-from tofuse.driver.program_record import ProgramRecord
 from tofuse.driver.stored_program import stored_program
-from tofuse.driver.variants import NEW_KEY, Dispatcher
 from tofuse.errors import TofuseWarning, first_line
 from tofuse.gc_pause import pause_gc
 from tofuse.ir.runtime_kind import InferenceRuntime, RuntimeKind
@@ -97,16 +79,17 @@ from tofuse.torch_internals.symbolic_shapes import DATA_DEPENDENCE_ERRORS
 
 
 def compile_program(
-    context: CompileContext, gm: GraphModule, example_inputs: Sequence[object]
+    function: FunctionRecord, gm: GraphModule, example_inputs: Sequence[object]
 ) -> CompiledFunction:
     """Return a callable for one of Dynamo's programs; PyTorch runs it if it is not compiled."""
     if (missing := unsupported_capture("dynamo")) is not None:
-        context.report_fallback(missing)
+        function.add_fallback(missing)
         return gm.forward
     run: CompiledFunction = gm.forward
     eager = run
-    context = _begin_program(context, gm)
-    _leave_coroutines(context)
+    capture = function.capture
+    function.begin_program(gm)
+    _leave_coroutines(function)
     scalars: Sequence[int] = ()
     waits: Sequence[int] = ()
     try:
@@ -115,38 +98,38 @@ def compile_program(
         run = eager = eager_program(program)
         reason = fallback_reason(program, inputs)
         if reason is None:
-            context.record.earlier.add(gm, inputs, next(iter(context.record.traced), None))
-            run = _program_variants(program, eager, inputs, context)
+            capture.earlier.add(gm, inputs, next(iter(capture.traced), None))
+            run = _program_variants(program, eager, inputs, function)
         else:
-            context.report_fallback(reason)
+            function.add_fallback(reason)
         if scalars or waits:
-            context.record.program = None
+            capture.program = None
     except TorchDynamoException:
         raise  # to Dynamo
     except NeedsEager as reason:
-        context.report_fallback(f"{reason}")
+        function.add_fallback(f"{reason}")
     except DATA_DEPENDENCE_ERRORS as error:
         why = f"the program branches on a size that depends on data: {first_line(error)}"
-        context.report_fallback(why)
+        function.add_fallback(why)
     except Exception as error:
-        context.fall_back(error, gm)
+        function.add_fallback(function.context.fallback_reason(error, gm))
     if run is eager:
-        run, waits = _eager_fallback(context, eager), ()  # PyTorch's operators wait by themselves
-    if context.capture_only:
+        run, waits = _eager_fallback(function, eager), ()  # PyTorch's operators wait by themselves
+    if function.context.capture_only:
         return _stop
     return mark_dynamic_results(wait_for_arguments(read_scalars(run, scalars), waits), gm)
 
 
-def _leave_coroutines(context: CompileContext) -> None:
+def _leave_coroutines(function: FunctionRecord) -> None:
     """Raise SkipFrame if a coroutine function is part of the traced frame: Python runs the frame.
 
     Dynamo takes the call of a coroutine function for its result, and the frame that it makes for
     one is too small: CPython writes behind it.
     """
-    coroutines = [c for c in context.record.traced if c.co_flags & inspect.CO_COROUTINE]
+    coroutines = [c for c in function.capture.traced if c.co_flags & inspect.CO_COROUTINE]
     if coroutines:
         reason = f"{coroutines[0].co_name} is a coroutine function, which Dynamo cannot capture"
-        context.report_fallback(reason)
+        function.add_fallback(reason)
         raise SkipFrame(reason)
 
 
@@ -154,27 +137,18 @@ def _stop(*args: object) -> NoReturn:
     raise Captured
 
 
-def _begin_program(context: CompileContext, gm: GraphModule) -> CompileContext:
-    """Return the context for one program; record that Dynamo has captured it."""
-    context.record.begin_program()
-    context.hand_back.programs += 1
-    reason = getattr(gm, "compile_subgraph_reason", None)
-    context.hand_back.partial |= bool(getattr(reason, "graph_break", False))
-    return replace(context, program=ProgramRecord())
-
-
-def _eager_fallback(context: CompileContext, eager: CompiledFunction) -> CompiledFunction:
+def _eager_fallback(function: FunctionRecord, eager: CompiledFunction) -> CompiledFunction:
     """Return a program that eager runs, and that says so at each call."""
 
     def run(*args: object) -> object:
-        context.hand_back.calls.in_eager += 1
+        function.hand_back.calls.in_eager += 1
         return eager(*args)
 
-    return run if context.decides else eager
+    return run if function.context.decides else eager
 
 
 def _program_variants(
-    gm: GraphModule, eager: EagerProgram, inputs: Sequence[object], context: CompileContext
+    gm: GraphModule, eager: EagerProgram, inputs: Sequence[object], function: FunctionRecord
 ) -> Dispatcher[object]:
     """Return the compiled program, with variants; `eager` is the program as it was captured.
 
@@ -183,35 +157,40 @@ def _program_variants(
     symbolic sizes get a program of their own if this changes no bits, or with `specialize=True`.
     Under `tune="measure"`, the first call chooses between this program and PyTorch.
     """
-    specializes = context.config.specialize is not False and not context.reports
+    context, add_variant = function.context, function.add_variant
+    specializes = context.config.specialize is not False and not context.explains
     symbolic = symbolic_program(gm, inputs) if specializes else None
     overlaps = overlap_guard(gm)
-    compile_variant = functools.partial(_compile_variant, context, eager)
-    dispatcher = Dispatcher[object](eager, context.report_variant)
+    compile_variant = functools.partial(_compile_variant, function, eager)
+    dispatcher = Dispatcher[object](eager, add_variant)
     begin = time.perf_counter()
-    dispatcher.default = compile_variant(gm, inputs)
+    compiled = compile_variant(gm, inputs)
+    function.capture.program = compiled.stored
+    dispatcher.general = compiled.run
     seconds = time.perf_counter() - begin
-    add_eager_calls(dispatcher, eager, overlaps, inputs, context)
-    if symbolic is not None and (context.config.specialize or _has_fixed_bits(symbolic, context)):
+    add_eager_calls(dispatcher, eager, overlaps, inputs, function, compiled.findings.prediction)
+    has_fixed_bits = compiled.findings.has_fixed_bits and not (symbolic and symbolic.floats)
+    if symbolic is not None and (context.config.specialize or has_fixed_bits):
         make = functools.partial(_static_variant, context, symbolic, compile_variant, dispatcher)
         dispatcher.specialize(symbolic.key, make, seconds)
     if context.config.tune != "measure":
         return dispatcher
-    fastest = Dispatcher[object](dispatcher, context.report_variant)
-    make_fastest = lambda *args: fastest_program(dispatcher, eager.module, args, context)  # noqa: E731
+    fastest = Dispatcher[object](dispatcher, add_variant)
+
+    def make_fastest(*args: object) -> tuple[CompiledFunction, str]:
+        run, why = fastest_program(dispatcher, eager.module, args, context.config)
+        if run is not dispatcher:
+            function.add_fallback(f"the compiled program is slower; {why}")
+        return run, why
+
     fastest.specialize(lambda *args: "any", make_fastest, NEW_KEY)
     return fastest
-
-
-def _has_fixed_bits(symbolic: SymbolicProgram, context: CompileContext) -> bool:
-    """Return whether a program for constant sizes gives the bits of the one for all sizes."""
-    return not symbolic.floats and all(context.program.has_fixed_bits)
 
 
 def _static_variant(
     context: CompileContext,
     symbolic: SymbolicProgram,
-    compile_variant: Callable[[GraphModule, Sequence[object]], CompiledFunction],
+    compile_variant: Callable[[GraphModule, Sequence[object]], CompiledProgram],
     dispatcher: Dispatcher[object],
     *args: object,
 ) -> tuple[CompiledFunction, str] | None:
@@ -223,7 +202,8 @@ def _static_variant(
     if modes_active() or not compile_lock.acquire(blocking=False):
         return None
     try:
-        return symbolic.specialize(args, compile_variant), f"the sizes {symbolic.key(*args)} recur"
+        run = symbolic.specialize(args, lambda *program: compile_variant(*program).run)
+        return run, f"the sizes {symbolic.key(*args)} recur"
     except Exception as error:
         context.raise_if_fatal(error)
         warnings.warn(
@@ -232,7 +212,7 @@ def _static_variant(
             TofuseWarning,
             stacklevel=3,
         )
-        return dispatcher.default, f"these sizes cannot be specialized: {error}"
+        return dispatcher.general, f"these sizes cannot be specialized: {error}"
     finally:
         compile_lock.release()
 
@@ -271,13 +251,25 @@ class _Program:
         return results
 
 
+@dataclass(frozen=True, eq=False)
+class CompiledProgram:
+    """A compiled program, what its graphs have found, and how a later process finds it on disk.
+
+    `stored` is None if a later process cannot. A backward may be compiled at its first call.
+    """
+
+    run: CompiledFunction
+    findings: Findings
+    stored: StoredProgram | None = None
+
+
 @pause_gc()
 def _compile_variant(
-    context: CompileContext,
+    function: FunctionRecord,
     eager: EagerProgram,
     gm: GraphModule,
     inputs: Sequence[object],
-) -> CompiledFunction:
+) -> CompiledProgram:
     """Return the compiled program, without `torch._dynamo.disable`: Dynamo disables itself.
 
     The graph contains the writes into arguments if autograd does not record the program. Other
@@ -292,46 +284,48 @@ def _compile_variant(
             images_converted |= pre_autograd_pass is channels_last and gm is not before
         keep, views = not _requires_grad(gm), split_returned_views(gm)
         gm = gm if views is None else views.program
-        key = fingerprint(gm, inputs) if is_cacheable(context.config) else None
+        key = fingerprint(gm, inputs) if is_cacheable(function.context.config) else None
         program = _Program(gm, notes, key, eager, images_converted)
-        run: CompiledFunction | None = None
+        compiled: CompiledProgram | None = None
         with suppress(NeedsAutograd, NeedsInference):
-            run = _load_or_compile(program, inputs, context, keep_mutations=keep)
-        if run is None:
-            run = _load_or_compile(program, inputs, context, keep_mutations=not keep)
+            compiled = _load_or_compile(program, inputs, function, keep_mutations=keep)
+        if compiled is None:
+            compiled = _load_or_compile(program, inputs, function, keep_mutations=not keep)
         if views is None:
-            return run
-        context.record.program = None
-        return views.bind(run)
+            return compiled
+        return CompiledProgram(views.bind(compiled.run), compiled.findings)
 
 
 def _load_or_compile(
     program: _Program,
     inputs: Sequence[object],
-    context: CompileContext,
+    function: FunctionRecord,
     *,
     keep_mutations: bool,
-) -> CompiledFunction:
+) -> CompiledProgram:
     """Return the program that is kept on disk, or compile it and keep it."""
-    gm, config = program.gm, context.config
+    gm, context, config = program.gm, function.context, function.context.config
     key = None if program.key is None else (f"writes {keep_mutations}", *program.key)
-    stored = None if key is None or context.reports else load_program(key, config)
+    stored = None if key is None or context.explains else load_program(key, config)
     if stored is not None and key is not None:
-        boxed = [load_graph(run, artifact, context).run for run, artifact in stored[1]]
-        context.program.pure = not stored[0].mutated
-        context.record.program = program.stored(key)
-        return program.bind(stored[0], boxed[0], boxed[-1])
+        loaded = [function.load_graph(run, artifact) for run, artifact in stored[1]]
+        findings = sum((g.findings for g in loaded), Findings(pure=not stored[0].mutated))
+        run = program.bind(stored[0], loaded[0].run, loaded[-1].run)
+        return CompiledProgram(run, findings, program.stored(key))
     count_float_guards = float_guard_counter(gm)
     float_guards = count_float_guards()
 
     def keep(compiled: Sequence[CompiledGraph]) -> None:
-        if key is None or kind is None or context.reports:
+        if key is None or kind is None or context.explains:
             return
         if count_float_guards() == float_guards:
             store_program(key, kind, [(c.artifact, c.tangents) for c in compiled], config)
 
+    compiled_at_once: list[CompiledGraph] = []
+
     def compile_backward(graph: AtenGraph) -> BoxedFunction:
-        backward = compile_graph(graph, context)
+        backward = function.add_graph(compile_graph(graph, context, function.fuel))
+        compiled_at_once.append(backward)
         keep([forward, backward])
         return backward.run
 
@@ -342,25 +336,32 @@ def _load_or_compile(
     wrapped = trace_graphs(gm, inputs, graphs, context)
     kind = graphs.runtime_kind(inputs, views=False, module_tensors=program.tensors)
     lazy = graphs.forward()
-    forward = compile_graph(lazy.graph, context, program.notes)
+    forward = compile_graph(lazy.graph, context, function.fuel, program.notes)
+    function.add_graph(forward)  # no backward: it has no variants
     lazy.finish(forward.run)
     if "backward" in graphs.graphs:  # AOTAutograd asked for it at once: sizes are symbolic
         graphs.backward().compiled()
-    if kind is not None and key is not None and count_float_guards() == float_guards:
-        context.record.program = program.stored(key)
-    context.program.pure &= kind is not None and not kind.mutated
-    if kind is None and returns_only_views(gm):
-        return gm.forward
-    if kind is None and returns_symbolic_views(gm):
-        raise NeedsEager("it returns a view of symbolic sizes, which AOTAutograd would misplace")
+    pure = kind is not None and not kind.mutated
+    findings = sum((g.findings for g in (forward, *compiled_at_once)), Findings(pure=pure))
     if kind is None:
-        return wrapped
+        return CompiledProgram(_with_wrappers(gm, wrapped), findings)
+    is_kept = count_float_guards() == float_guards
+    on_disk = program.stored(key) if key is not None and is_kept else None
     if isinstance(kind, InferenceRuntime):
         keep([forward])
-        return program.bind(kind, forward.run, forward.run)
+        return CompiledProgram(program.bind(kind, forward.run, forward.run), findings, on_disk)
     if context.capture_only:
         graphs.backward().compiled()
-    return program.bind(kind, forward.run, graphs.backward())
+    return CompiledProgram(program.bind(kind, forward.run, graphs.backward()), findings, on_disk)
+
+
+def _with_wrappers(gm: GraphModule, wrapped: CompiledFunction) -> CompiledFunction:
+    """Return a program that needs AOTAutograd's wrappers, unless it returns nothing but views."""
+    if returns_only_views(gm):
+        return gm.forward
+    if returns_symbolic_views(gm):
+        raise NeedsEager("it returns a view of symbolic sizes, which AOTAutograd would misplace")
+    return wrapped
 
 
 def trace_graphs(

@@ -20,10 +20,10 @@ from tofuse.cost.host import available_cores, host
 from tofuse.cost.machine_source import assumed_machine, measured_machine
 from tofuse.disk_store import Store, store_of
 from tofuse.driver.compile import compile_target
-from tofuse.driver.context import make_context
+from tofuse.driver.function_record import make_record
 from tofuse.driver.torch_release import NEWEST, OLDEST, release_text
 from tofuse.errors import first_line
-from tofuse.report.model import GraphReport
+from tofuse.report.model import Report
 from tofuse.report.number_format import plural, show_bytes
 from tofuse.torch_internals.private_names import missing_notes, unsupported_capture
 
@@ -153,12 +153,12 @@ def _triton() -> str:
 
 def check_compiler() -> Finding:
     """Compile a small function and compare it with eager."""
-    graphs: list[GraphReport] = []
+    report = Report()
     x = torch.linspace(-2, 2, 1001)
     try:
         with tempfile.TemporaryDirectory() as folder:
             config = Config(cache_dir=Path(folder))
-            compiled = compile_target(_probe, make_context(config, graphs.append))
+            compiled = compile_target(_probe, make_record(config, report))
             result = compiled(x)
     except Exception as error:  # whatever fails, the doctor reports it
         found = f"a small function fails: {type(error).__name__}: {first_line(error)}"
@@ -166,11 +166,11 @@ def check_compiler() -> Finding:
     if not torch.allclose(result, _probe(x), rtol=1e-5, atol=1e-6):
         todo = "report it, with this output; until then use PyTorch alone"
         return Finding("compiler", "a small function has a wrong result", "", todo, "error")
-    kernels = sum(len(graph.kernels) for graph in graphs)
+    kernels = sum(len(graph.kernels) for graph in report.graphs)
     if kernels != 1:
-        notes = "; ".join(note for graph in graphs for note in graph.notes)
+        notes = "; ".join(note for graph in report.graphs for note in graph.notes)
         return Finding("compiler", "a small function is not fused", notes, severity="error")
-    ms = sum(graph.compile_ms for graph in graphs)
+    ms = sum(graph.compile_ms for graph in report.graphs)
     return Finding("compiler", f"a small function is one kernel, compiled in {ms:.0f} ms")
 
 

@@ -31,7 +31,6 @@ from tofuse.driver.size_one import Arguments, arguments_of_size_one, automatic_s
 from tofuse.errors import OptionError, UnsupportedError, first_line
 from tofuse.gc_pause import pause_gc
 from tofuse.ir.runtime_kind import RuntimeKind
-from tofuse.report.model import GraphReport
 from tofuse.runtime.autograd_program import make_program
 from tofuse.runtime.program_file import (
     ExportedCode,
@@ -234,18 +233,17 @@ def _compile(
     graphs: AOTGraphs, processor: str, config: Config, tensors: dict[str, torch.Tensor]
 ) -> ExportedCode:
     """Compile the graphs for a processor; add their constants to the tensors."""
-    reports: list[GraphReport] = []
     code = CollectedCode(PROCESSORS[processor])
-    context = replace(
-        make_context(config, reports.append), target=code.processor.target, library=code
-    )
+    context = replace(make_context(config), target=code.processor.target, library=code)
     traced = [graphs.forward().graph]
     if graphs.partitioned is not None:
         traced.append(graphs.backward().graph)
     exported: list[ExportedGraph] = []
     for graph in traced:
-        artifact = compile_graph(graph, context).artifact
+        compiled = compile_graph(graph, context)
+        artifact = compiled.artifact
         if artifact is None:
+            reports = compiled.findings.reports
             notes = "; ".join(note for report in reports for note in report.notes)
             raise UnsupportedError(f"this program has no file: PyTorch runs a part of it: {notes}")
         exported.append(_exported_graph(artifact, tensors))

@@ -20,7 +20,7 @@ from tofuse.capture.dynamo.specialize_sizes import (
     size_arguments,
     sizes_at,
 )
-from tofuse.cost.call_overhead import Faster, Prediction
+from tofuse.cost.call_overhead import COMPILED_IS_FASTER, Faster, Prediction
 from tofuse.cost.thresholds import (
     DECISION_TIMING_S,
     GUARDED_CALL_US,
@@ -29,8 +29,8 @@ from tofuse.cost.thresholds import (
     MIN_DECISION_ROUNDS,
     TRAINING_CALL_US,
 )
-from tofuse.driver.context import CompileContext, log
-from tofuse.driver.variants import Dispatcher, Variant
+from tofuse.dispatch.dispatcher import Dispatcher, Entry, Kind
+from tofuse.driver.function_record import FunctionRecord, log
 from tofuse.torch_internals.dispatch import has_saved_tensor_hooks
 
 Program = Callable[..., object]
@@ -43,30 +43,42 @@ def add_eager_calls(
     eager: EagerProgram,
     overlaps: OverlapGuard | None,
     inputs: Sequence[object],
-    context: CompileContext,
-    decision: Decision | None = None,
+    function: FunctionRecord,
+    found: Prediction | Decision,
 ) -> None:
     """Add the calls that eager runs: those that need PyTorch, and those that it runs faster.
 
-    `decision` is that of an earlier process; None: the first call decides.
+    The first call decides by what is found: a prediction, or the decision of an earlier process.
     """
-    variants = [Variant[object](needs_eager, eager, "the call needs PyTorch's operators")]
+    guards: list[tuple[Callable[..., bool], str]] = [(needs_eager, "it needs PyTorch's operators")]
     if overlaps is not None:
-        variants.append(Variant(overlaps, eager, "a written argument overlaps another"))
-    dispatcher.guarded = (*variants,)
-    if decision is not None:
-        FirstCall(dispatcher, eager, None, context).install(decision)
+        guards.append((overlaps, "a written argument overlaps another"))
+    for guard, why in guards:
+        run = _saying(function, eager, why) if function.context.explains else eager
+        dispatcher.add(Entry(Kind.NEEDS_PYTORCH, guard, run, why))
+    if isinstance(found, Decision):
+        FirstCall(dispatcher, eager, None, function).install(found)
         return
-    if not context.decides:
+    if not function.context.decides:
         return
     sizes_of: SizesOf | None = None
     if has_symbolic_sizes(inputs):
         positions = size_arguments(inputs)
         if not positions:
-            context.hand_back.runs_compiled = True
+            function.hand_back.runs_compiled = True
             return
         sizes_of = functools.partial(sizes_at, positions)
-    dispatcher.default = FirstCall(dispatcher, eager, sizes_of, context)
+    dispatcher.general = FirstCall(dispatcher, eager, sizes_of, function, found)
+
+
+def _saying(function: FunctionRecord, eager: EagerProgram, why: str) -> Program:
+    """Return the program in eager; the report says why it runs."""
+
+    def run(*args: object) -> object:
+        function.add_decision(f"eager runs this call: {why}")
+        return eager(*args)
+
+    return run
 
 
 @dataclass(frozen=True)
@@ -83,7 +95,7 @@ class Decision:
 
 
 class FirstCall:
-    """The default of a program until its first call: it decides, and the decision stays.
+    """The general code of a program until its first call: it decides, and the decision stays.
 
     `sizes_of` returns what varies between calls of a program with symbolic sizes: the decision
     holds for the sizes of the first call, and others run compiled. It is None if no size varies.
@@ -98,10 +110,12 @@ class FirstCall:
         dispatcher: Dispatcher[object],
         eager: EagerProgram,
         sizes_of: SizesOf | None,
-        context: CompileContext,
+        function: FunctionRecord,
+        prediction: Prediction = COMPILED_IS_FASTER,
     ) -> None:
-        self.dispatcher, self.eager, self.context = dispatcher, eager, context
-        self.compiled: Program = dispatcher.default
+        self.dispatcher, self.eager, self.function = dispatcher, eager, function
+        self.context, self.prediction = function.context, prediction
+        self.compiled: Program = dispatcher.general
         self.sizes_of = sizes_of
         self.sizes: dict[str, Hashable] = {}  # one entry, of the first call
         self.decided: dict[str, Decision] = {}  # one entry
@@ -121,34 +135,34 @@ class FirstCall:
 
     def _runs_eagerly(self, decision: Decision) -> bool:
         """Return whether eager runs these calls: not if a report describes the compiled program."""
-        return decision.in_eager and not self.context.reports
+        return decision.in_eager and not self.context.explains
 
     def _run_eager(self, *args: object) -> object:
-        self.context.hand_back.calls.in_eager += 1
+        self.function.hand_back.calls.in_eager += 1
         return self.eager(*args)
 
     def install(self, decision: Decision) -> None:
         """Let the dispatcher do as decided, without this object."""
-        dispatcher, record = self.dispatcher, self.context.hand_back
-        self.context.report_decision(decision.text)
+        dispatcher, record = self.dispatcher, self.function.hand_back
+        self.function.add_decision(decision.text)
         if not self._runs_eagerly(decision):
             record.runs_compiled = True
-            dispatcher.default = self.compiled
+            dispatcher.general = self.compiled
         elif self.sizes_of is None:
-            dispatcher.default = self._run_eager
-            self.context.record.eager_reason = decision.why
+            dispatcher.general = self._run_eager
+            self.function.capture.eager_reason = decision.why
         else:
             record.runs_compiled = True  # calls with other sizes
             sizes_of, sizes = self.sizes_of, self.sizes["sizes"]
-            same_sizes = Variant(lambda *a: sizes_of(a) == sizes, self._run_eager, decision.text)
-            dispatcher.guarded = (*dispatcher.guarded, same_sizes)
-            dispatcher.default = self.compiled
+            has_sizes = lambda *a: sizes_of(a) == sizes  # noqa: E731
+            dispatcher.add(Entry(Kind.EAGER, has_sizes, self._run_eager, decision.text))
+            dispatcher.general = self.compiled
 
     def _decide(self, args: Sequence[object]) -> tuple[Decision, tuple[str, ...] | None]:
         """Return the decision, and the key under which it is to be kept on disk."""
         if not all(map(_is_plain, args)):
             return Decision(False, "an argument is no plain tensor on the CPU"), None
-        prediction = self.context.program.prediction
+        prediction = self.prediction
         if prediction.faster is not Faster.UNKNOWN:
             return Decision(prediction.faster is Faster.EAGER, prediction.why), None
         if torch.are_deterministic_algorithms_enabled():

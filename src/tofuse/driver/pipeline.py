@@ -9,10 +9,8 @@ from functools import partial
 
 from torch.fx import GraphModule
 
-from tofuse.analysis.fixed_bits import has_fixed_bits
 from tofuse.backends.code_library import CodeLibrary
 from tofuse.backends.cpu.runtime.launch import thread_count
-from tofuse.cache.artifact import Artifact
 from tofuse.capture.fx.eager_memory import EagerMemory, simulate_eager
 from tofuse.capture.joint.complex.complex_to_real import complex_to_real
 from tofuse.capture.joint.loss_gradients import loss_gradients
@@ -45,6 +43,7 @@ from tofuse.driver.assign_executors import (
 from tofuse.driver.autotune import Choice
 from tofuse.driver.call_signature import call_signature, caller_outputs
 from tofuse.driver.codegen import CodegenContext, generate_kernels
+from tofuse.driver.compiled_graph import CompiledGraph, graph_findings
 from tofuse.driver.context import CompileContext
 from tofuse.driver.graph_report import add_memory, graph_report
 from tofuse.driver.library_products import library_products
@@ -73,8 +72,8 @@ from tofuse.fusion.views.duplicate_sources import duplicate_sources
 from tofuse.fusion.views.duplicate_views import duplicate_views
 from tofuse.fusion.views.materialize_views import materialize_views
 from tofuse.ir.graph import Graph, show_graph
+from tofuse.ir.line_reader import SEPARATOR
 from tofuse.ir.plan import Allocate
-from tofuse.ir.size_expression import ArgumentSize
 from tofuse.passes.batch.batch_branches import batch_branches
 from tofuse.passes.batch.remarks import missed_batching_remarks
 from tofuse.passes.canonicalize_views import canonicalize_views
@@ -99,7 +98,7 @@ from tofuse.plan.launch_groups import group_launches
 from tofuse.plan.signature import CallSignature
 from tofuse.region import Partition, Region, show_partition
 from tofuse.report.stage_log import StageLog
-from tofuse.runtime.execute import CompiledPlan, Tensor
+from tofuse.runtime.execute import Tensor
 from tofuse.runtime.out_variants import out_variant
 from tofuse.torch_internals.private_names import missing_notes
 
@@ -212,13 +211,13 @@ def run_graph_passes(graph: Graph) -> Graph:
 
 
 def compile_captured(
-    captured: CapturedGraph, phase: str, compile_context: CompileContext
-) -> tuple[CompiledPlan, Artifact | None]:
+    captured: CapturedGraph, phase: str, compile_context: CompileContext, fuel: int | None = None
+) -> CompiledGraph:
     """Run all stages below capture: graph passes, fusion, code generation, planning, linking.
 
-    Return a callable that takes the flat arguments in one list, and the program as data.
+    At most `fuel` pairs of ops are fused; None: any number.
     """
-    config = compile_context.current_config
+    config = compile_context.config
     log = StageLog(phase, config.show, config.dump)
     graph = optimized_graph(captured, phase)
     log.finish_stage("passes")
@@ -229,8 +228,8 @@ def compile_captured(
     limit = memory.peak(phase)
     target = compile_context.target(thread_count())
     oracle = CostOracle(target, assumed_machine(target, config))
-    limited = None if _has_derived_sizes(captured) else limit
-    fuse_part = partial(fuse, limit=None, saved=frozenset(), oracle=oracle, config=config)
+    limited = None if captured.has_derived_sizes else limit
+    fuse_part = partial(fuse, oracle=oracle, config=config, fuel=fuel)
     fuse_whole = partial(fuse_part, limit=limited, saved=saved)
     part = fuse_whole(graph)
     log.finish_stage("partition")
@@ -249,14 +248,9 @@ def compile_captured(
     program = build_program(
         part, signature, choices, config, constants, oracle, library, log.finish_stage
     )
-    record = compile_context.program
-    record.has_fixed_bits.append(has_fixed_bits(captured.graph))
-    if phase != "backward":
-        prediction = predict(captured, program, phase, oracle)
-        program = replace(program, prediction=prediction)
-        record.predictions.append(prediction)
+    program = replace(program, prediction=predict(captured, program, phase, oracle))
     generated = program.generated
-    log.log_text("loops", lambda: "\n".join(f"{g.nest.kernel!r}\n{g.nest!r}" for g in generated))
+    log.log_text("loops", lambda: f"\n{SEPARATOR}\n".join(repr(g.nest) for g in generated))
     log.log_text("source", lambda: "\n".join(g.source for g in generated))
     log.log_text("plan", lambda: repr(program.plan))
 
@@ -264,8 +258,10 @@ def compile_captured(
     explained = replace(part, verdicts=(*part.verdicts, *remarks))
     report = graph_report(phase, captured.graph, explained, program, log.spans)
     report = replace(report, notes=(*captured.notes, *tuned.notes, *report.notes, *missing_notes()))
-    clock = compile_context.report(add_memory(report, memory, limit))
-    return program.load(clock), program.artifact
+    report = add_memory(report, memory, limit)
+    found = graph_findings(report, program.prediction, captured.graph)
+    run = program.load(found.clocks[0] if compile_context.timed else None)
+    return CompiledGraph(run, found, program.artifact)
 
 
 def optimized_graph(captured: CapturedGraph, phase: str) -> Graph:
@@ -275,11 +271,17 @@ def optimized_graph(captured: CapturedGraph, phase: str) -> Graph:
 
 
 def fuse(
-    graph: Graph, limit: int | None, saved: frozenset[str], oracle: CostOracle, config: Config
+    graph: Graph,
+    limit: int | None = None,
+    saved: frozenset[str] = frozenset(),
+    *,
+    oracle: CostOracle,
+    config: Config,
+    fuel: int | None = None,
 ) -> Partition:
     """Partition the graph into regions that hold at most `limit` bytes; warn of failed hints."""
     evaluator = RegionEvaluator(oracle.evaluate, oracle.costs_of, oracle.lowerings)
-    partition_graph = partial(partition, fuel=config.fuel, exact=config.precision == "eager")
+    partition_graph = partial(partition, fuel=fuel, exact=config.precision == "eager")
     part = partition_within_memory_limit(
         split_reductions(graph, oracle.costs_of),
         partition_graph,
@@ -382,11 +384,3 @@ def build_program(
         assigned,
         notes,
     )
-
-
-def _has_derived_sizes(captured: CapturedGraph) -> bool:
-    """Return whether a size depends on others (`s0 // 4`).
-
-    Size hints are chosen independently and contradict such a size, so byte counts mean nothing.
-    """
-    return not all(isinstance(source, ArgumentSize) for source in captured.symbols.values())

@@ -3,62 +3,77 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from types import CodeType, FunctionType
-from typing import ParamSpec, TypeVar
-
-from torch.compiler import is_dynamo_compiling
 
 from tofuse.cache.fingerprint import python_calls
 from tofuse.cache.guarded_codes import StoredCode, load_codes, store_code
 from tofuse.cache.programs import store_decision, uncacheable_options
 from tofuse.capture.dynamo.guarded_code import BoundCode, guarded_code
+from tofuse.dispatch.call_kind import kind_of_call
+from tofuse.dispatch.dispatcher import MAX_ENTRIES, Entry, Kind, never
 from tofuse.driver.background import BackgroundCompiler
 from tofuse.driver.capture_record import Captured
-from tofuse.driver.context import CompileContext, log
-from tofuse.driver.hand_back import kind_of_call
+from tofuse.driver.function_record import FunctionRecord, log
 from tofuse.driver.stored_program import restore_program
 from tofuse.errors import UnsupportedError
 from tofuse.gc_pause import pause_gc
 from tofuse.torch_internals.dynamo_guards import compiled_bytecode
 
-P = ParamSpec("P")
-R = TypeVar("R")
 MAX_REASON_LENGTH = 300
-MAX_KINDS = 64  # of calls that are looked up on disk
+WHY = "another process has captured and compiled it"
 
 
 class WarmStart:
-    """The guarded code of one function: what this process runs, and what else is on disk."""
+    """The guarded code of one function on disk: a source of entries.
 
-    def __init__(self, owner: object, context: CompileContext) -> None:
-        self.owner, self.context = owner, context
-        self.bound: list[tuple[BoundCode, Callable[..., object]]] = []
+    Calls without code run in eager while another process compiles, if there is a `background`.
+    """
+
+    def __init__(self, owner: object, function: FunctionRecord) -> None:
+        self.owner, self.record, self.config = owner, function, function.context.config
+        self.background: BackgroundCompiler | None = None
+        self.entries: tuple[Entry[object], ...] = ()
         self.stored: list[StoredCode] | None = None
         self.kinds: set[object] = set()
         self.known: list[CodeType] = []  # bytecode of this process
 
-    def find(
+    def find(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry[object] | None:
+        """Return the entry for a call of which there is code on disk, or will be."""
+        background = self.background
+        if background is None:
+            is_empty = self.stored == [] and not self.entries
+            return None if is_empty else self._find_code(args, kwargs)
+        background.collect()
+        ended = background.ended
+        if not background.is_held and (found := self._find_code(args, kwargs)) is not None:
+            return found
+        kind = self.kind_of(args, kwargs)
+        return background.entry(kind, ended) if background.takes(kind) else None
+
+    def _find_code(
         self, args: Sequence[object], kwargs: Mapping[str, object]
-    ) -> Callable[..., object] | None:
-        """Return the function that runs a call without Dynamo; None if no guards hold for it."""
-        for k, entry in enumerate(self.bound):
-            if entry[0].check(args, kwargs):
-                if k:  # the kind of the last call is checked first
-                    self.bound = [entry, *(e for e in self.bound if e is not entry)]
-                return entry[1]
-        function = self.context.record.function()
-        if function is None:
-            return None
-        with pause_gc():
-            return self._load(function, args, kwargs)
+    ) -> Entry[object] | None:
+        """Return the entry for code on disk whose guards hold for a call.
+
+        The first time it is for this call alone: eager may run the next ones.
+        """
+        entries = self.entries
+        found = next((e for e in entries if e.guard(*args, **kwargs)), None)
+        function = self.record.capture.function() if found is None and self.stored != [] else None
+        if function is not None:
+            with pause_gc():
+                found = self._load(function, args, kwargs)
+        if found is None and self.entries is not entries:  # another thread has loaded one
+            return self._find_code(args, kwargs)
+        return found
 
     def _load(
         self, function: FunctionType, args: Sequence[object], kwargs: Mapping[str, object]
-    ) -> Callable[..., object] | None:
-        """Return the function that runs a call, from disk."""
+    ) -> Entry[object] | None:
         stored_codes = self.stored  # another thread may call `reload`
         if stored_codes is None:
-            stored_codes = self.stored = load_codes(function, self.context.config)
+            stored_codes = self.stored = load_codes(function, self.config)
         if not stored_codes:
             return None
         kind = self.kind_of(args, kwargs)
@@ -67,20 +82,26 @@ class WarmStart:
         for stored in stored_codes:
             try:
                 bound = stored[0].bind(function, args, kwargs)
-                program = None if bound is None else restore_program(stored[1], self.context)
+                program = None if bound is None else restore_program(stored[1], self.record)
             except Exception as error:  # of an entry that does not suit this process
                 log.debug("a capture on disk cannot be run: %s", error)
                 continue
             if bound is not None and program is not None:
-                run = bound.run_with(program)
-                self.bound = [(bound, run), *self.bound]
+                entry = Entry(Kind.STORED, self._guard(bound), bound.run_with(program), WHY)
+                self.entries = (entry, *self.entries)  # before it is no longer among the stored
                 if self.stored is stored_codes:
                     self.stored = [x for x in stored_codes if x is not stored]
-                return run
+                return replace(entry, guard=never)
         self.kinds.add(kind)  # not before: another thread would not wait for this one's code
-        if len(self.kinds) >= MAX_KINDS:
+        if len(self.kinds) >= MAX_ENTRIES:
             self.stored = []
         return None
+
+    def _guard(self, bound: BoundCode) -> Callable[..., bool]:
+        background, check = self.background, bound.check
+        if background is None:
+            return check
+        return lambda *args, **kwargs: not background.is_held and check(*args, **kwargs)
 
     def kind_of(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
         """Return the kind of a call, with the mode of a module."""
@@ -98,15 +119,15 @@ class WarmStart:
         """
         try:
             function, code = self._captured()
-            if not store_code(function, code, self.context.config):
+            if not store_code(function, code, self.config):
                 return "the cache on disk cannot be written"
-            if why := self.context.record.eager_reason:
-                store_decision(code[1].identity, (True, why), self.context.config)
+            if why := self.record.capture.eager_reason:
+                store_decision(code[1].identity, (True, why), self.config)
         except Exception as error:  # the call itself has succeeded
             log.debug("this capture is not kept on disk: %s", error)
             return f"{error}"
         finally:
-            self.context.record.clear()
+            self.record.capture.clear()
         return ""
 
     def _captured(self) -> tuple[FunctionType, StoredCode]:
@@ -114,7 +135,7 @@ class WarmStart:
 
         Raises UnsupportedError if another process cannot run it.
         """
-        record = self.context.record
+        record = self.record.capture
         function = record.function()
         if record.guards is None or function is None:
             raise UnsupportedError("Dynamo has captured nothing")
@@ -132,14 +153,14 @@ class WarmStart:
 
     def obstacle(self) -> str:
         """Return why a later process captures the last call again; empty if it does not."""
-        if names := uncacheable_options(self.context.config):
+        if names := uncacheable_options(self.config):
             return f"programs with {', '.join(names)} are not kept"
         try:
             self._captured()
         except Exception as error:
             return f"{error}"
         finally:
-            self.context.record.clear()  # guards hold what they compare
+            self.record.capture.clear()  # guards hold what they compare
         return ""
 
     def capture(
@@ -152,7 +173,7 @@ class WarmStart:
 
         `compiled` is a function under a context with `capture_only`.
         """
-        function = self.context.record.function()
+        function = self.record.capture.function()
         if function is not None:
             self.known = compiled_bytecode(function.__code__)
         try:
@@ -161,46 +182,8 @@ class WarmStart:
             pass
         except Exception as error:
             return f"{type(error).__name__}: {' '.join(str(error).split())[:MAX_REASON_LENGTH]}"
-        program = self.context.record.program
+        program = self.record.capture.program
         reason = self.keep()
-        if not reason and (program is None or restore_program(program, self.context) is None):
+        if not reason and (program is None or restore_program(program, self.record) is None):
             return "its program is not in the cache on disk"
         return reason
-
-
-def warm_start(
-    compiled: Callable[P, R], codes: WarmStart, background: BackgroundCompiler | None = None
-) -> Callable[P, R]:
-    """Return a function that runs guarded code from disk if its guards hold for a call.
-
-    Other calls run `compiled`; what Dynamo captures in them is written to disk. With `background`,
-    they run in eager while another process compiles.
-    """
-    record = codes.context.record
-
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if is_dynamo_compiling():
-            return compiled(*args, **kwargs)
-        ended = 0
-        if background is not None:
-            background.collect()
-            ended = background.ended
-        run = None
-        if (codes.bound or codes.stored != []) and (background is None or not background.is_held):
-            run = codes.find(args, kwargs)
-        if run is not None:
-            return run(*args, **kwargs)  # type: ignore[return-value]  # what `compiled` returns
-        if background is not None and background.takes(kind := codes.kind_of(args, kwargs)):
-            result: R = background.eager(*args, **kwargs)  # type: ignore[assignment]  # as above
-            background.begin(kind, args, kwargs, ended)
-            return result
-        try:
-            result = compiled(*args, **kwargs)
-        except BaseException:
-            record.clear()
-            raise
-        if record.guards is not None:
-            codes.keep()
-        return result
-
-    return call

@@ -1,9 +1,9 @@
-"""Run a definition: compile a variant per input layout, check sizes, write aliased outputs."""
+"""Run a definition: compile an entry per input layout, check sizes, write aliased outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Union, cast
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from tofuse.capture.fx.devices import is_supported
 from tofuse.capture.lower.convert import CapturedGraph
 from tofuse.config import Config
+from tofuse.dispatch.dispatcher import Entry, EntryTable, Kind, never
 from tofuse.driver.context import make_context
 from tofuse.driver.pipeline import compile_captured
 from tofuse.errors import DefinitionError, UnsupportedError
@@ -31,49 +32,47 @@ from tofuse.ir.size_expression import ArgumentSize, SizeSource
 from tofuse.ir.types import HOST, is_host
 from tofuse.ops.reference import argument_size, bind_symbols
 from tofuse.report.model import GraphReport
-from tofuse.runtime.execute import CompiledPlan
 from tofuse.torch_internals.dispatch import TensorGuards
 
 Output = Union[torch.Tensor, int, list[int]]  # noqa: UP007
-VariantKey = tuple[object, ...]
+EntryKey = tuple[object, ...]
+WHY = "inputs of these layouts and static sizes were given"
 DEFAULT_SIZE = 64  # for symbolic sizes if a definition is compiled before its first run
 
 
-@dataclass(frozen=True)
-class Variant:
+@dataclass(frozen=True, eq=False)
+class DefinitionEntry(Entry[Sequence[object]]):
     """A definition compiled for one device, one layout of the inputs, and some static sizes."""
 
-    run: CompiledPlan
     captured: CapturedGraph
     symbol_sources: Mapping[str, SizeSource]  # of the symbols in the checks of sizes
     lowering: Lowering
     report: GraphReport
 
 
-def guard_last_call(
+def guard_of_last_call(
     flat: Sequence[PlanArgument], specs: Sequence[InputSpec]
-) -> TensorGuards | None:
-    """Return a guard on this call; None unless all arguments are distinct tensors."""
+) -> Callable[..., bool]:
+    """Return a guard for calls like this one; it accepts none unless all are distinct tensors."""
     tensors = [x for x in flat if isinstance(x, torch.Tensor)]
     if not tensors or len({*map(id, tensors)}) != len(flat):
-        return None
+        return never
     if not all(isinstance(spec, DefineTensor) for spec in specs):
-        return None
-    return TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        return never
+    return TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
 
 
 @dataclass
 class DefinitionExecutor:
-    """All variants of one definition."""
+    """All entries of one definition; `last` runs calls like the last one."""
 
     name: str
     statements: Sequence[Statement]
     config: Config
     specialized: dict[str, ArgumentSize] = field(default_factory=dict)
     zero_specialized: dict[str, ArgumentSize] = field(default_factory=dict)
-    variants: dict[VariantKey, Variant] = field(default_factory=dict)
-    last_variant: Variant | None = None
-    last_call: TensorGuards | None = None
+    entries: EntryTable[DefinitionEntry] = field(default_factory=EntryTable)
+    last: DefinitionEntry | None = None
 
     def __post_init__(self) -> None:
         if not any(isinstance(s, (OpCall, DefineTensor)) for s in self.statements):
@@ -85,33 +84,26 @@ class DefinitionExecutor:
         self.specs: list[InputSpec] = input_specs(self.statements)
 
     def __call__(self, inputs: Sequence[Input], device: str | None = None) -> list[Output]:
-        variant = self.last_variant
-        if variant is not None and self._is_like_last_call(inputs):
+        entry = self.last
+        if entry is not None and _accepts(entry, inputs):
             flat = cast(list[PlanArgument], list(inputs))
         else:
             flat = flatten_inputs(self.name, self.specs, inputs)
-            variant = self.last_variant = self.variant(flat, device)
-            self.last_call = guard_last_call(flat, self.specs)
+            entry = self.entry(flat, device)
+            self.last = replace(entry, guard=guard_of_last_call(flat, self.specs))
         with torch.no_grad():
-            return self.collect_outputs(variant, flat, variant.run(list(flat)))
-
-    def _is_like_last_call(self, inputs: Sequence[Input]) -> bool:
-        """Whether dtypes, devices, sizes and strides are those of the last call: a fast path."""
-        try:
-            return self.last_call is not None and self.last_call.check(*inputs)
-        except (TypeError, RuntimeError):  # another number of inputs, or not all are tensors
-            return False
+            return self.collect_outputs(entry, flat, entry.run(list(flat)))
 
     def collect_outputs(
-        self, variant: Variant, flat: Sequence[PlanArgument], results: Sequence[object]
+        self, entry: DefinitionEntry, flat: Sequence[PlanArgument], results: Sequence[object]
     ) -> list[Output]:
         """Write aliased outputs into their inputs, and return the other outputs.
 
         An output that is also written into an input shares the input's memory.
         """
         outputs: list[Output] = []
-        remaining, written = iter(results), variant.lowering.written
-        for item, target in variant.lowering.outputs:
+        remaining, written = iter(results), entry.lowering.written
+        for item, target in entry.lowering.outputs:
             if isinstance(item, tuple):
                 outputs.append([next(remaining) for _ in item])  # type: ignore[misc]  # sizes
                 continue
@@ -126,22 +118,22 @@ class DefinitionExecutor:
             buffer.copy_(result)
         return outputs
 
-    # -- variants --------------------------------------------------------------------------------
+    # -- entries ---------------------------------------------------------------------------------
 
-    def variant(self, flat: Sequence[PlanArgument], device: str | None = None) -> Variant:
-        """Return the variant for these inputs; DefinitionError if their sizes do not match."""
+    def entry(self, flat: Sequence[PlanArgument], device: str | None = None) -> DefinitionEntry:
+        """Return the entry for these inputs; DefinitionError if their sizes do not match."""
         key = self._key(flat, device)
-        variant = self.variants.get(key)
-        if variant is None:
-            variant = self._compile(flat, key)
+        found = self.entries.get(key)
+        entry = found[0] if found else self._compile(flat, key)
+        if not found:
             # compilation may have made more sizes static, which are part of the key
-            self.variants[self._key(flat, device)] = variant
-        if variant.lowering.equalities or variant.lowering.minima:
-            _check_sizes(variant, flat)
-        return variant
+            self.entries.add(self._key(flat, device), entry)
+        if entry.lowering.equalities or entry.lowering.minima:
+            _check_sizes(entry, flat)
+        return entry
 
-    def variant_for_default_sizes(self) -> Variant:
-        """Return the variant for row-major inputs of DEFAULT_SIZE, before any call."""
+    def entry_for_default_sizes(self) -> DefinitionEntry:
+        """Return the entry for row-major inputs of DEFAULT_SIZE, before any call."""
         flat: list[PlanArgument] = []
         low, _ = lower_statements(Lowering(), self.statements)
         for item in low.arguments:
@@ -150,10 +142,10 @@ class DefinitionExecutor:
                 flat.append(torch.empty(sizes, dtype=item.dtype.torch))
             else:
                 flat.append(DEFAULT_SIZE)
-        return self.variant(flat)
+        return self.entry(flat)
 
-    def _key(self, flat: Sequence[PlanArgument], device: str | None) -> VariantKey:
-        """Return the key of a variant: devices, layouts, static sizes."""
+    def _key(self, flat: Sequence[PlanArgument], device: str | None) -> EntryKey:
+        """Return the key of an entry: devices, layouts, static sizes."""
         parts: list[object] = [device]
         for x in flat:
             if not isinstance(x, torch.Tensor):
@@ -163,11 +155,11 @@ class DefinitionExecutor:
         return tuple(parts)
 
     def _static_sizes(self, flat: Sequence[PlanArgument]) -> dict[str, int]:
-        """Return the sizes of these inputs that are constants of their variant."""
+        """Return the sizes of these inputs that are constants of their entry."""
         zeros = {s: 0 for s, x in self.zero_specialized.items() if argument_size(x, flat) == 0}
         return zeros | {s: argument_size(x, flat) for s, x in self.specialized.items()}
 
-    def _compile(self, flat: Sequence[PlanArgument], key: VariantKey) -> Variant:
+    def _compile(self, flat: Sequence[PlanArgument], key: EntryKey) -> DefinitionEntry:
         layouts = tuple(stride_pattern(x) if isinstance(x, torch.Tensor) else None for x in flat)
         devices = [str(x.device) for x in flat if isinstance(x, torch.Tensor)]
         default = str(key[0] or next(iter(devices), HOST))
@@ -182,27 +174,37 @@ class DefinitionExecutor:
             if self._static_sizes(flat) == fixed:
                 return self._build(low)
 
-    def _build(self, low: Lowering) -> Variant:
+    def _build(self, low: Lowering) -> DefinitionEntry:
         captured = captured_graph(low, self.name)
-        reports: list[GraphReport] = []
-        context = make_context(self.config, reports.append)
-        run = compile_captured(captured, self.name, context)[0]
+        config = self.config
+        compiled = compile_captured(captured, self.name, make_context(config), config.fuel)
         checked = [d for d, _, _ in low.minima]
         for equality in low.equalities:
             checked += (symbol(equality.symbol), equality.size)
-        return Variant(run, captured, low.sources_of(checked), low, reports[-1])
+        (report,) = compiled.findings.reports
+        sources = low.sources_of(checked)
+        arguments = captured, sources, low, report
+        return DefinitionEntry(Kind.SPECIALIZED, never, compiled.run, WHY, *arguments)
 
 
-def _check_sizes(variant: Variant, flat: Sequence[PlanArgument]) -> None:
+def _accepts(entry: DefinitionEntry, inputs: Sequence[Input]) -> bool:
+    """Whether dtypes, devices, sizes and strides are those of the last call: a fast path."""
+    try:
+        return entry.guard(*inputs)
+    except (TypeError, RuntimeError):  # another number of inputs, or not all are tensors
+        return False
+
+
+def _check_sizes(entry: DefinitionEntry, flat: Sequence[PlanArgument]) -> None:
     """Raise DefinitionError if sizes differ that must be equal, or if a number is too small."""
-    env = bind_symbols(variant.symbol_sources, flat)
-    for equality in variant.lowering.equalities:
+    env = bind_symbols(entry.symbol_sources, flat)
+    for equality in entry.lowering.equalities:
         found, expected = env[equality.symbol], evaluate(equality.size, env)
         if found != expected:
-            fact = _describe_size(variant.symbol_sources[equality.symbol], found)
+            fact = _describe_size(entry.symbol_sources[equality.symbol], found)
             op, _, reason = equality.reason.partition(": ")
             raise DefinitionError(f"{op}: {fact}, not {expected}; {reason}")
-    for number, least, message in variant.lowering.minima:
+    for number, least, message in entry.lowering.minima:
         if evaluate(number, env) < least:
             raise DefinitionError(message)
 

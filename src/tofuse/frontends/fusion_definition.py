@@ -11,7 +11,7 @@ import torch
 from tofuse.config import make_config
 from tofuse.errors import DefinitionError
 from tofuse.frontends.definition_text import definition_script, show_definition
-from tofuse.frontends.execute_definition import DefinitionExecutor, Variant
+from tofuse.frontends.execute_definition import DefinitionEntry, DefinitionExecutor
 from tofuse.frontends.inputs import Input
 from tofuse.frontends.inspection import (
     Segment,
@@ -143,7 +143,7 @@ class FusionDefinition(Recorder):
 
     def fusion_ir(self) -> str:
         """Return the text of the definition's graph before any pass."""
-        return show_graph(self._variant().captured.graph)
+        return show_graph(self._entry().captured.graph)
 
     def segments(self) -> list[Segment]:
         """Return the kernels and library calls of the program, and why they were not fused."""
@@ -156,16 +156,16 @@ class FusionDefinition(Recorder):
     @property
     def compilations(self) -> int:
         """The number of compilations so far: one per input layout and static sizes."""
-        return 0 if self._executor is None else len(self._executor.variants)
+        return 0 if self._executor is None else len(self._executor.entries)
 
     def report(self) -> GraphReport:
         """Return the report of the compilation."""
-        return self._variant().report
+        return self._entry().report
 
-    def _variant(self) -> Variant:
-        """Return the variant that ran last; before any run, one for row-major inputs."""
+    def _entry(self) -> DefinitionEntry:
+        """Return the entry that ran last; before any run, one for row-major inputs."""
         executor = self._ready()
-        return executor.last_variant or executor.variant_for_default_sizes()
+        return executor.last or executor.entry_for_default_sizes()
 
     def _ready(self) -> DefinitionExecutor:
         """Return the executor of the finished definition."""

@@ -75,8 +75,8 @@ def evaluate_reference(
     """
     arguments = flatten_inputs(executor.name, executor.specs, inputs)
     flat = [x.clone() if isinstance(x, torch.Tensor) else x for x in arguments]
-    variant = executor.variant(flat)
-    captured = variant.captured
+    entry = executor.entry(flat)
+    captured = entry.captured
     sizes = bind_symbols(captured.symbols, flat)
     paired = zip(captured.arguments, flat, strict=True)
     given = {v: t for v, t in paired if isinstance(v, Value) and isinstance(t, torch.Tensor)}
@@ -90,7 +90,7 @@ def evaluate_reference(
     def result(r: Value | Dim | None) -> torch.Tensor | int:
         return env[r] if isinstance(r, Value) else evaluate(r or 0, sizes)
 
-    return executor.collect_outputs(variant, flat, [result(r) for r in captured.results])
+    return executor.collect_outputs(entry, flat, [result(r) for r in captured.results])
 
 
 def rounding_errors(executor: DefinitionExecutor, inputs: Sequence[Input]) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Union
 
 MIN_SIZE_HINT = 2  # as most symbols are at least 2; keeps the order of strides in their hints
@@ -179,14 +180,21 @@ def show_strides(strides: tuple[Dim, ...] | None) -> str:
     return "" if strides is None else f"{{{show_dims(strides)}}}"
 
 
-def parse_dim(text: str) -> Dim:
-    """Parse the text of a dimension."""
+def show_symbols(names: Iterable[str], dims: Iterable[Dim]) -> str:
+    """Return `s0=300 s1`: names of sizes, with the size hints of the symbols in `dims`."""
+    symbols = (s for dim in dims for s in symbols_of(dim) if s.size_hint is not None)
+    hints = {str(s): f"={s.size_hint}" for s in symbols}
+    return " ".join(f"{name}{hints.get(name, '')}" for name in names)
+
+
+def parse_dim(text: str, symbols: Mapping[str, Symbol] = MappingProxyType({})) -> Dim:
+    """Parse the text of a dimension; `symbols` have the hints of some symbols."""
     total: Dim = 0
     for term in text.split("+"):
         factors: list[Dim] = []
         for f in term.split("*"):
             f = f.strip()
-            factors.append(int(f) if f.lstrip("-").isdigit() else symbol(f))
+            factors.append(int(f) if f.lstrip("-").isdigit() else symbol(symbols.get(f, f)))
         total = product(factors) + total
     return total
 

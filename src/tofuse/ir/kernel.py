@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import ClassVar, TypeVar, Union
 
-from tofuse.ir.dims import Dim, SymDim
+from tofuse.ir.dims import Dim, SymDim, show_symbols
 from tofuse.ir.graph import Scalar
 from tofuse.ir.types import DType
 
@@ -320,7 +320,8 @@ class Kernel:
         """Return the text of a kernel, which `parse_kernel` accepts."""
         buffers = ", ".join(f"{b.name}: {b.role} {b.dtype.value}" for b in self.buffers)
         axes = " ".join(f"{a.name}:{a.extent}" for a in self.axes)
-        sizes = f" sizes {' '.join(self.symbols)}" if self.symbols else ""
+        dims = [*self.extents.values(), *(d for s in self.body for d in s.dims)]
+        sizes = f" sizes {show_symbols(self.symbols, dims)}" if self.symbols else ""
         lines = [f"kernel {self.name}({buffers}) over {axes or '1'}{sizes} {{"]
         lines += [f"  {show_stmt(s)}" for s in self.body]
         return "\n".join([*lines, "}"])

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from tofuse.errors import ParseError
-from tofuse.ir.dims import Dim, parse_dim
+from tofuse.ir.dims import Dim, Symbol, parse_dim, symbols_of
 from tofuse.ir.graph import Loc
 from tofuse.ir.types import DType, TensorType
 
 T = TypeVar("T")
 END = "\n"  # the sign at the end of every line
+SEPARATOR = "-----"  # a line between the texts of two programs
 
 
 def read_lines(text: str) -> list[LineReader]:
@@ -31,11 +32,51 @@ def read_block(
     return lines[0], lines[1:-1]
 
 
+class IndentedLines:
+    """A cursor in lines that are nested by their indentation, two spaces for each level."""
+
+    def __init__(self, lines: Sequence[LineReader]) -> None:
+        self.lines, self.at = lines, 0
+
+    @property
+    def done(self) -> bool:
+        return self.at == len(self.lines)
+
+    def peek(self, depth: int) -> LineReader | None:
+        """Return the next line if it is at `depth`."""
+        line = self.lines[self.at] if self.at < len(self.lines) else None
+        return line if line is not None and line.indent == 2 * depth else None
+
+    def next(self, depth: int, keyword: str = "") -> LineReader | None:
+        """Consume and return the next line if it is at `depth` and begins with `keyword`."""
+        line = self.peek(depth)
+        if line is None or (keyword and not line.skip(keyword)):
+            return None
+        self.at += 1
+        return line
+
+    def error(self, message: str) -> ParseError:
+        """Return an error that names the next line, or the end of the last one."""
+        if self.at < len(self.lines):
+            return self.lines[self.at].error(message)
+        last = self.lines[-1]
+        last.at = len(last.text)
+        return last.error(message)
+
+
 class LineReader:
-    """A cursor in one line of text. Spaces before a token are skipped."""
+    """A cursor in one line of text. Spaces before a token are skipped.
+
+    `symbols` are the sizes that the text may name, with their hints; None if it may name any.
+    """
 
     def __init__(self, number: int, text: str) -> None:
         self.row, self.text, self.at = number, text + END, 0
+        self.symbols: Mapping[str, Symbol] | None = None
+
+    @property
+    def indent(self) -> int:
+        return len(self.text) - len(self.text.lstrip(" "))
 
     @property
     def closes(self) -> bool:
@@ -143,7 +184,14 @@ class LineReader:
 
     def dim(self) -> Dim:
         """Consume a size, such as `4` or `2*s0+1`."""
-        return parse_dim(self.word(_DIM, "a number or a size"))
+        start, word = self.at, self.word(_DIM, "a number or a size")
+        if self.symbols is None:
+            return parse_dim(word)
+        dim = parse_dim(word, self.symbols)
+        for s in (s for s in symbols_of(dim) if s not in self.symbols):
+            self.at = start
+            raise self.error(f"{s} is neither defined nor a size of the kernel")
+        return dim
 
     def dims(self, close: str) -> tuple[Dim, ...]:
         return tuple(self.items(close, self.dim))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Union
 
@@ -72,6 +73,10 @@ class Accumulator:
     best: Scratch | None = None
     stages: tuple[Scratch, ...] = ()
 
+    @property
+    def arrays(self) -> tuple[Scratch, ...]:
+        return tuple(s for s in (self.array, self.best, *self.stages) if s is not None)
+
 
 Node = Union[StmtNode, Reload, For]  # noqa: UP007
 NestStmt = Union[Stmt, Reload]  # noqa: UP007
@@ -106,16 +111,49 @@ class Nest:
     philox_keys: dict[str, Scratch]
     block_bytes: Dim
 
-    def __repr__(self) -> str:
-        """Return the text of the loops. It has no parser."""
-        lines = [f"nest {self.kernel.name}: {self.schedule!r}"]
+    @property
+    def loops_text(self) -> str:
+        """The text of the loops, without the kernel."""
+        lines = [f"nest {self.kernel.name}: {self.schedule!r}; workspace {self.block_bytes}"]
+        lines += map(self._show_scratch, _arrays(self))
         for phase in self.phases:
-            lines.append(f"  phase parallel {' '.join(map(repr, phase.band)) or '-'}:")
-            lines += _show_nodes(phase.prologue, 2)
-            lines += [f"    begin {p.reduce.name}" for p in phase.partials]
-            lines += _show_nodes(phase.body, 3 if phase.band else 2)
-            lines += [f"    combine {p.reduce.name}" for p in phase.partials]
+            band = " ".join(map(repr, phase.band))
+            lines += ["  phase:", *_show_nodes(phase.prologue, 2)]
+            lines += [f"    begin {_show_accumulator(a)}" for a in phase.partials]
+            lines.append(f"    parallel {band}:" if band else "    serial:")
+            lines += _show_nodes(phase.body, 3)
+            lines += [f"    combine {a.reduce.name}" for a in phase.partials]
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        """Return the text of the kernel and of its loops, which `parse_nest` accepts."""
+        return f"{self.kernel!r}\n{self.loops_text}"
+
+    def _show_scratch(self, s: Scratch) -> str:
+        tiled = f" tiled {','.join(s.tiled)}" if s.tiled else ""
+        spills = "".join(f" spills {name}" for name, x in self.spills.items() if x is s)
+        keys = "".join(f" keys {seed}" for seed, x in self.philox_keys.items() if x is s)
+        array = f"{s.dtype.value}[{s.elements}] at {s.offset} index [{s.index!r}]"
+        return f"  scratch {s.name}: {array}{tiled}{spills}{keys}"
+
+
+def _arrays(nest: Nest) -> Iterable[Scratch]:
+    """Return the scratch arrays of a nest, each once."""
+    found = [*nest.spills.values(), *nest.philox_keys.values()]
+    for phase in nest.phases:
+        found += _arrays_of(phase.prologue)
+        found += (x for a in phase.partials for x in a.arrays)
+        found += _arrays_of(phase.body)
+    return {s.name: s for s in found}.values()
+
+
+def _arrays_of(nodes: tuple[Node, ...]) -> Iterator[Scratch]:
+    for node in nodes:
+        if isinstance(node, Reload):
+            yield node.scratch
+        elif isinstance(node, For):
+            yield from (x for a in node.reductions for x in a.arrays)
+            yield from _arrays_of(node.body)
 
 
 def _show_nodes(nodes: tuple[Node, ...], depth: int) -> list[str]:
@@ -125,11 +163,18 @@ def _show_nodes(nodes: tuple[Node, ...], depth: int) -> list[str]:
             case StmtNode():
                 lines.append(pad + show_stmt(node.stmt))
             case Reload():
-                lines.append(f"{pad}{node.name} = {node.scratch.name}[{node.scratch.index!r}]")
+                lines.append(f"{pad}{node.name} = reload {node.scratch.name}")
             case For():
-                lines += [f"{pad}begin {a.reduce.name}" for a in node.reductions]
-                ahead = "".join(f" prefetch {s.buffer}" for s in node.prefetch)
+                lines += [f"{pad}begin {_show_accumulator(a)}" for a in node.reductions]
+                ahead = "".join(f" prefetch {s.name}[{s.index!r}]" for s in node.prefetch)
                 lines.append(f"{pad}for {node.loop!r}{ahead}:")
                 lines += _show_nodes(node.body, depth + 1)
                 lines += [f"{pad}end {a.reduce.name}" for a in node.reductions]
     return lines
+
+
+def _show_accumulator(a: Accumulator) -> str:
+    array = "" if a.array is None else f" in {a.array.name}"
+    best = "" if a.best is None else f" best {a.best.name}"
+    stages = f" stages {','.join(s.name for s in a.stages)}" if a.stages else ""
+    return f"{a.reduce.name}{array}{best}{stages}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tofuse.ir.dims import Dim, symbols_of
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from tofuse.ir.dims import Dim, Symbol, parse_dim, symbol, symbols_of
 from tofuse.ir.graph import Scalar
 from tofuse.ir.kernel import (
     AffineExpr,
@@ -21,6 +24,7 @@ from tofuse.ir.kernel import (
     Store,
     Uniform,
     make_affine,
+    show_stmt,
 )
 from tofuse.ir.line_reader import END, LineReader, read_block, read_lines
 from tofuse.ir.types import DType
@@ -28,8 +32,13 @@ from tofuse.ir.types import DType
 
 def parse_kernel(text: str) -> Kernel:
     """Parse the `repr` of a kernel. Raises ParseError, which names the line."""
+    return read_kernel(read_lines(text))
+
+
+def read_kernel(lines: Sequence[LineReader]) -> Kernel:
+    """Return the kernel whose text the lines are."""
     header, body = read_block(
-        read_lines(text),
+        lines,
         "a kernel is a header 'kernel k(x: in f32) over i0:4 {', then statements and '}'",
     )
     name = header.expect("kernel").word()
@@ -39,14 +48,65 @@ def parse_kernel(text: str) -> Kernel:
     if not header.skip("1"):
         while header.peek() not in (None, "sizes"):
             axes.append(Axis(header.word(), header.expect(":").dim()))
-    symbols: list[str] = []
+    symbols: dict[str, Symbol] = {}
     if header.skip("sizes"):
         while header.peek() is not None:
-            symbols.append(header.word())
+            size = _size(header)
+            symbols[size] = size
     header.expect("{").expect(END)
-    parser = _Parser({a.name for a in axes}, set(symbols))
+    if symbols:  # the size hints follow the axes
+        axes = [replace(a, extent=parse_dim(str(a.extent), symbols)) for a in axes]
+    parser = _Parser({a.name for a in axes}, symbols)
     statements = tuple(map(parser.statement, body))
     return Kernel(name, tuple(axes), tuple(buffers), tuple(symbols), statements)
+
+
+def split_kernel(
+    lines: Sequence[LineReader],
+) -> tuple[Sequence[LineReader], Sequence[LineReader]]:
+    """Return the lines of the kernel that comes first, and the lines after it."""
+    size = next((k for k, line in enumerate(lines, 1) if line.closes), len(lines))
+    return lines[:size], lines[size:]
+
+
+class KernelStatements:
+    """The statements of a parsed kernel, found by their text in the text of its loops."""
+
+    def __init__(self, kernel: Kernel, lines: Iterable[LineReader]) -> None:
+        self.definitions = {s.name: s for s in kernel.body if not isinstance(s, Store)}
+        self.reductions = {n: s for n, s in self.definitions.items() if isinstance(s, Reduce)}
+        self.by_text = {show_stmt(s): s for s in reversed(kernel.body)}
+        symbols: dict[str, Symbol] = {s: s for s in kernel.symbols if isinstance(s, Symbol)}
+        self.parser = _Parser(set(kernel.extents), symbols)
+        self.parser.names.update({name: name for name in self.definitions})
+        for line in lines:
+            line.symbols = symbols
+
+    def read(self, line: LineReader) -> Stmt:
+        """Consume the text of a statement and return the kernel's statement of this text."""
+        start = line.at
+        stmt = self.by_text.get(show_stmt(self.parser.statement(line)))
+        if stmt is None:
+            line.at = start
+            raise line.error("the kernel has no such statement")
+        return stmt
+
+    def reduction(self, line: LineReader) -> Reduce:
+        """Consume the name of a reduction."""
+        return line.lookup(self.reductions, "is not a reduction of the kernel")
+
+    def index(self, line: LineReader) -> AffineExpr:
+        """Consume an index in brackets."""
+        return self.parser.index(line)
+
+
+def _size(line: LineReader) -> Symbol:
+    """Consume `s0`, or `s0=300`, a size with its hint."""
+    name = line.word()
+    if not line.skip("="):
+        return Symbol(name)
+    (size,) = symbols_of(symbol(name, line.number()))
+    return size
 
 
 def _buffer(line: LineReader) -> Buffer:
@@ -57,11 +117,12 @@ def _buffer(line: LineReader) -> Buffer:
 class _Parser:
     """`names` holds the values defined so far."""
 
-    def __init__(self, axes: set[str], symbols: set[str]) -> None:
+    def __init__(self, axes: set[str], symbols: Mapping[str, Symbol]) -> None:
         self.axes, self.symbols = {a: a for a in axes}, symbols
         self.names: dict[str, str] = {}
 
     def statement(self, line: LineReader) -> Stmt:
+        line.symbols = self.symbols
         if line.skip("store"):
             stmt: Stmt = Store(line.word(), self.index(line), self.arg(line), _dtype(line))
         else:
@@ -70,9 +131,6 @@ class _Parser:
             if isinstance(stmt, (InRange, Uniform)):  # of one element type
                 line.expect(":").expect(stmt.dtype.value)
             self.names[name] = name
-        for s in (s for dim in stmt.dims for s in symbols_of(dim)):
-            if s not in self.symbols:
-                raise line.error(f"{s} is neither defined nor a size of the kernel")
         line.expect(END)
         return stmt
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tofuse.errors import ParseError
+from tofuse.ir.line_reader import END, LineReader
 from tofuse.ir.tile import Tile, Tiling, TilingChoice
 
 ROLES = ("grid", "whole", "loop", "split")
@@ -11,24 +11,48 @@ NUMBERS = ("warps", "splits", "stages", "swizzle")  # fields of a tiling
 
 def parse_tiling_choice(text: str) -> TilingChoice:
     """Parse the `repr` of a choice. Raises ParseError."""
-    words = [word.strip() for word in text.split("|")] if text.strip() else []
-    separate = words[:1] == ["separate"]
-    return TilingChoice(tuple(map(parse_tiling, words[separate:])), separate)
+    line = LineReader(1, text)
+    choice = read_tiling_choice(line)
+    line.expect(END)
+    return choice
 
 
-def parse_tiling(text: str) -> Tiling:
-    """Parse the `repr` of a tiling. Raises ParseError."""
+def read_tiling_choice(line: LineReader) -> TilingChoice:
+    """Consume tilings separated by `|`."""
+    tilings: list[Tiling] = []
+    separate = line.skip("separate")
+    if line.peek() is not None and (not separate or line.skip("|")):
+        tilings.append(read_tiling(line))
+        while line.skip("|"):
+            tilings.append(read_tiling(line))
+    return TilingChoice(tuple(tilings), separate)
+
+
+def read_tiling(line: LineReader) -> Tiling:
+    """Consume `grid i0/2; whole i1/256; warps 4`: tiles, then numbers."""
     tiles: list[Tile] = []
     numbers: dict[str, int] = {}
-    for part in text.split(";"):
-        name, _, value = part.strip().partition(" ")
-        axes, _, block = value.rpartition("/")
-        if name in ROLES and axes and block.isdecimal():
-            tiles.append(Tile(tuple(axes.split(",")), int(block), name))
-        elif name in NUMBERS and name not in numbers and value.isdecimal():
-            numbers[name] = int(value)
+    while True:
+        if line.peek() in ROLES:
+            tiles.append(read_tile(line))
+        elif line.peek() in NUMBERS and line.peek() not in numbers:
+            name = line.word()
+            numbers[name] = line.number()
         else:
-            raise ParseError(f"no tile or number of a tiling: {part.strip()!r}")
+            raise line.error("a tile or a number of a tiling expected")
+        if not line.skip(";"):
+            break
     if "warps" not in numbers:
-        raise ParseError(f"a tiling without warps: {text!r}")
+        raise line.error("a tiling without warps")
     return Tiling(tuple(tiles), **numbers)
+
+
+def read_tile(line: LineReader) -> Tile:
+    """Consume `grid i0,i1/2`."""
+    role, start = line.word(), line.at
+    *outer, last = line.words() or ("",)
+    axis, _, block = last.rpartition("/")
+    if not axis or not block.isdecimal():
+        line.at = start
+        raise line.error("axes and a block such as i0,i1/64 expected")
+    return Tile((*outer, axis), int(block), role)

@@ -67,15 +67,3 @@ class Target:
     fast_gemm: bool = False
     native_lanes: int = 16
     saturating_casts: bool = False
-
-
-def parse_schedule(text: str) -> Schedule:
-    """Parse the `repr` of a schedule."""
-    parts = dict(p.strip().partition(" ")[::2] for p in text.split(";"))
-    loops = []
-    for word in parts["order"].split():
-        axis, _, strip = word.partition("/")
-        loops.append(Loop(axis, int(strip or 0)))
-    return Schedule(
-        tuple(loops), int(parts["parallel"]), int(parts["vector"]), int(parts["unroll"])
-    )

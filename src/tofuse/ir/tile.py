@@ -264,21 +264,43 @@ class TileProgram:
             tuple(map(_instance_count, self.nests)),
         )
 
-    def __repr__(self) -> str:
-        """Return the text of the launches. It has no parser."""
+    @property
+    def loops_text(self) -> str:
+        """The text of the launches, with those kernels that are not the program's."""
         lines = [f"workspace {w.name}: {w.dtype.value}[{w.elements}]" for w in self.workspaces]
+        if self.choice != TilingChoice(tuple(nest.tiling for nest in self.nests)):
+            lines.append(f"choice {self.choice!r}".rstrip())
         for nest in self.nests:
-            lines.append(f"launch {nest.kernel.name}: {nest.tiling!r}")
-            if (rows := nest.alignment) is not None:
-                lines.append(f"  rows from {rows.start!r}, aligned to {rows.elements}")
-            for loop in nest.loops:
-                lines += [f"  {show_stmt(s)}" for s in loop.prologue]
-                if loop.body:
-                    lines.append(f"  for {nest.loop_tile!r}:")
-                    lines += [f"    {show_stmt(s)}" for s in loop.body]
-            for name, p in nest.partials.items():
-                lines.append(f"  partial {name} in {p.buffer}[{p.index!r} + {p.step}*split]")
+            lines += [] if nest.kernel is self.kernel else [repr(nest.kernel)]
+            lines += _show_nest(nest)
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        """Return the text of the kernel and of its launches, which `parse_tile` accepts."""
+        return f"{self.kernel!r}\n{self.loops_text}"
+
+
+def _show_nest(nest: TileNest) -> list[str]:
+    """Return the lines of a launch."""
+    lines = [f"launch {nest.kernel.name}: {nest.tiling!r}"]
+    if nest.bounds:
+        lines.append(f"  bounds {' '.join(f'{s}={n}' for s, n in nest.bounds.items())}")
+    if (rows := nest.alignment) is not None:
+        lines.append(f"  rows of {rows.tile!r} from [{rows.start!r}] aligned to {rows.elements}")
+    for c in nest.contractions:
+        factors = f"{c.left} * {c.right} in {c.dtype.value}"
+        lines.append(f"  contraction {c.total.name} of {c.product} = {factors}")
+    for k, loop in enumerate(nest.loops, 1):
+        lines += [f"  {show_stmt(s)}" for s in loop.prologue]
+        is_last = k == len(nest.loops) and (k == 1 or loop.prologue)
+        if loop.body or not is_last:  # the line separates this loop from the next one
+            reduces = f" reduces {','.join(r.name for r in loop.reductions)}"
+            lines.append(f"  for {nest.loop_tile!r}{reduces if loop.reductions else ''}:")
+            lines += [f"    {show_stmt(s)}" for s in loop.body]
+    for name, p in nest.partials.items():
+        best = "" if p.best is None else f" best {p.best}"
+        lines.append(f"  partial {name} in {p.buffer}[{p.index!r}] step {p.step}{best}")
+    return lines
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,7 @@ class KernelReport:
     @property
     def loops(self) -> str:
         """The kernel and its loop nest as text."""
-        return f"{self.nest.kernel!r}\n{self.nest!r}"
+        return repr(self.nest)
 
 
 @dataclass(frozen=True)

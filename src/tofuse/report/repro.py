@@ -24,7 +24,7 @@ def write_repro(
     graph = region_graph(region, storage)
     title = "tofuse could not compile this region. Run this file to see the error."
     lines = [
-        "run = compile_text(GRAPH, Config(strict=True))",
+        "run = compile_text(GRAPH, Config(strict=True)).run",
         *_example_inputs(graph),
         "for result in run([*inputs, *SIZES.values()]):",
         "    print(result)",
@@ -37,8 +37,8 @@ def write_fusion_repro(graph: Graph, fuel: int, verdict: str, folder: Path | Non
     title = "This fusion breaks a check. Run this file to see the difference that it makes."
     lines = [
         *_example_inputs(graph),
-        f"without = compile_text(GRAPH, Config(fuel={fuel - 1}))",
-        f"fused = compile_text(GRAPH, Config(fuel={fuel}))",
+        f"without = compile_text(GRAPH, Config(fuel={fuel - 1})).run",
+        f"fused = compile_text(GRAPH, Config(fuel={fuel})).run",
         "arguments = [*inputs, *SIZES.values()]",
         "for a, b in zip(without([*arguments]), fused([*arguments]), strict=True):",
         "    if a is not None:",
@@ -55,7 +55,7 @@ def write_mismatch_repro(
     title = "The results of this kernel are wrong. Run this file to see the error."
     lines = [
         f"inputs = {inputs}",
-        "run = compile_text(GRAPH, Config(strict=True, verify=True))",
+        "run = compile_text(GRAPH, Config(strict=True, verify=True)).run",
         "run([*inputs, *SIZES.values()])",
     ]
     named_sizes = {name: sizes[name] for name in _example_sizes(graph)}

@@ -37,7 +37,7 @@ def generate(*choices: str) -> list[EmittedKernel]:
     config = make_config({"strict": True})
     target = host_target(1)
     oracle = CostOracle(target, assumed_machine(target, config))
-    part = fuse(parse_graph(ROWS), None, frozenset(), oracle, config)
+    part = fuse(parse_graph(ROWS), oracle=oracle, config=config)
     (region,) = part.regions
     context = codegen_context(part, oracle, config)
     found = []

@@ -13,7 +13,7 @@ import tofuse
 from tests.support.eager import assert_same, copies, outcome
 from tofuse.capture.dynamo import specialize_sizes
 from tofuse.capture.dynamo.specialize_sizes import SymbolicProgram
-from tofuse.driver.variants import Dispatcher
+from tofuse.dispatch.dispatcher import Dispatcher
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

@@ -145,7 +145,7 @@ class BoundCode:
     signature: tuple[object, ...]
     checked_hook_id: int = -1
 
-    def check(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+    def check(self, *args: object, **kwargs: object) -> bool:
         """Return whether the guards hold for a call."""
         if not self.same_state() or is_watched():
             return False

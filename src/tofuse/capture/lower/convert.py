@@ -29,7 +29,7 @@ from tofuse.capture.lower.rules.view_ops import VIEW_RULES
 from tofuse.errors import CaptureError, VerifyError
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Graph, Op, Scalar, Value
-from tofuse.ir.size_expression import SizeSource, SizeTerm
+from tofuse.ir.size_expression import ArgumentSize, SizeSource, SizeTerm
 from tofuse.ir.types import DType, TensorType
 from tofuse.ops.reference import from_torch_dtype
 from tofuse.ops.table import OPS, Pattern
@@ -59,6 +59,14 @@ class CapturedGraph:
     writes: tuple[tuple[Value, Value], ...] = ()
     notes: tuple[str, ...] = ()
     duplicate_results: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def has_derived_sizes(self) -> bool:
+        """Whether a size depends on others (`s0 // 4`).
+
+        Size hints are chosen independently and contradict such a size: byte counts mean nothing.
+        """
+        return not all(isinstance(source, ArgumentSize) for source in self.symbols.values())
 
 
 def convert(

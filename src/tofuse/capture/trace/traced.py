@@ -30,6 +30,7 @@ from tofuse.capture.trace.tensor_kinds import (
     contents_of_wrappers,
     is_traceable,
 )
+from tofuse.dispatch.dispatcher import Entry, EntryTable, Kind
 from tofuse.errors import CaptureError
 from tofuse.torch_internals.dispatch import TensorGuards
 from tofuse.torch_internals.dynamo import compile_lock, compiling_session
@@ -52,12 +53,13 @@ Layout = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]  # shape, str
 SharedStorage = tuple[int, int, Layout | None]
 
 
-@dataclass
-class CacheEntry:
-    """A compiled program, its guards on a call, and the tensors that it reads beside arguments."""
+@dataclass(frozen=True, eq=False)
+class TracedEntry(Entry[object]):
+    """A compiled program, its guards on a call, and the tensors that it reads beside arguments.
 
-    guard: TensorGuards
-    run: Callable[..., object]
+    The guard takes all tensors: those of the call, then those that are read beside them.
+    """
+
     free_tensors: tuple[torch.Tensor, ...]
     slots: tuple[Slot, ...]
     tied_slots: tuple[tuple[Slot, Slot], ...]  # pairs that hold the same tensor
@@ -100,7 +102,7 @@ class Traced:
         self.function, self.new_graphs, self.claims = function, new_graphs, claims
         self.module = module
         # by the state, for calls with distinct tensors only; for others by state and signature
-        self.entries: dict[tuple[object, ...], list[CacheEntry]] = {}
+        self.entries = EntryTable[TracedEntry]()
         self._scan_modules()
 
     def _scan_modules(self) -> None:
@@ -143,12 +145,12 @@ class Traced:
 
     def _find(
         self, key: tuple[object, ...], tensors: Sequence[object]
-    ) -> tuple[CacheEntry, tuple[torch.Tensor | None, ...]] | None:
+    ) -> tuple[TracedEntry, tuple[torch.Tensor | None, ...]] | None:
         """Return the entry for these arguments, and its inputs beside them; None if none is."""
-        for entry in self.entries.get(key, ()):
+        for entry in self.entries.get(key):
             extra = entry.extra_inputs()
             try:
-                matches = entry.guard.check(*tensors, *extra)
+                matches = entry.guard(*tensors, *extra)
             except (TypeError, RuntimeError):  # not all are tensors
                 continue
             if matches and entry.has_same_contents(tensors, extra):  # type: ignore[arg-type]  # guarded
@@ -172,10 +174,10 @@ class Traced:
         with compile_lock, compiling_session():
             entry, result = self._trace(call)
         key = state if call.only_tensors else (state, signature)
-        self.entries.setdefault(key, []).insert(0, entry)
+        self.entries.add(key, entry)
         return result
 
-    def _trace(self, call: CallArguments) -> tuple[CacheEntry, object]:
+    def _trace(self, call: CallArguments) -> tuple[TracedEntry, object]:
         """Compile for this call; return the cache entry and the result of the call."""
         template = replace(call, tensors=())  # which the entry must not keep alive
 
@@ -210,9 +212,11 @@ class Traced:
                     "grad under no_grad, and changes the sizes or strides of one in place; compile "
                     "it without capture='trace'"
                 ) from error
-        entry = CacheEntry(
-            guard=TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None),
+        entry = TracedEntry(
+            kind=Kind.TRACED,
+            guard=TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check,
             run=program.run,
+            why="arguments of this kind were traced",
             free_tensors=tuple(free),
             slots=tuple(slots[id(t)] for t in in_slots),
             tied_slots=tuple(tied_slots),

@@ -9,7 +9,7 @@ from tofuse.backends.cpu.llvm.index_set_split import Segment, split_index_set
 from tofuse.backends.cpu.schedule.build_nest import build_nest
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.nest import For
-from tofuse.ir.schedule import parse_schedule
+from tofuse.ir.parse_schedule import parse_schedule
 
 
 def concat_kernel(rows: int, first: int, second: int) -> Kernel:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.support.kernels import kernel, random_buffers, run_interpreter, run_llvm
-from tofuse.ir.schedule import parse_schedule
+from tofuse.ir.parse_schedule import parse_schedule
 
 NARROWING = [("i64", "i32"), ("i64", "i8"), ("i32", "i16"), ("i32", "u8"), ("i64", "b1")]
 

@@ -8,7 +8,7 @@ from tests.support.kernels import kernel
 from tofuse.backends.cpu.llvm.unroll_rows import unrolls_rows
 from tofuse.backends.cpu.schedule.build_nest import build_nest
 from tofuse.ir.nest import For
-from tofuse.ir.schedule import parse_schedule
+from tofuse.ir.parse_schedule import parse_schedule
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 REDUCTIONS = {

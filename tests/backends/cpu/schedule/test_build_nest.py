@@ -14,7 +14,8 @@ from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
 from tofuse.ir.dims import evaluate
 from tofuse.ir.kernel import AffineExpr, Gather, InRange, Kernel, Load, Store, Uniform
 from tofuse.ir.nest import Nest
-from tofuse.ir.schedule import Schedule, Target, parse_schedule
+from tofuse.ir.parse_schedule import parse_schedule
+from tofuse.ir.schedule import Schedule, Target
 from tofuse.schedule.schedule_legality import Unschedulable
 
 CASES = read_cases(Path(__file__).parent / "build_nest.txt")
@@ -36,7 +37,7 @@ def build_case_nest(case: Case) -> Nest:
 def test_text(case: Case, request: pytest.FixtureRequest):
     try:
         nest = build_case_nest(case)
-        text = repr(nest)
+        text = nest.loops_text
         assert parse_schedule(repr(nest.schedule)) == nest.schedule
     except Unschedulable as e:
         text = f"unschedulable: {e}"

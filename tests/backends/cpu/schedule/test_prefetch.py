@@ -9,7 +9,8 @@ from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
 from tofuse.backends.cpu.schedule.prefetch import prefetch
 from tofuse.ir.nest import Nest
 from tofuse.ir.parse_kernel import parse_kernel
-from tofuse.ir.schedule import Target, parse_schedule
+from tofuse.ir.parse_schedule import parse_schedule
+from tofuse.ir.schedule import Target
 
 
 def softmax(rows: int, width: int, late_op: str = "exp v2 of f32 : f32") -> Nest:
@@ -36,9 +37,9 @@ def softmax(rows: int, width: int, late_op: str = "exp v2 of f32 : f32") -> Nest
 )
 def test_rows_are_prefetched_in_expensive_later_pass(rows, width, late_op, prefetched):
     text = repr(softmax(rows, width, late_op))
-    assert text.count("prefetch x0") == prefetched
+    assert text.count("prefetch v0[") == prefetched
     passes = [line.strip() for line in text.splitlines() if line.strip().startswith("for i1")]
-    assert (passes[1] == "for i1 prefetch x0:") == prefetched
+    assert (passes[1] == "for i1 prefetch v0[(1000)*i0 + i1 + 1000]:") == prefetched
 
 
 def test_nothing_is_read_after_the_last_row():
@@ -69,7 +70,7 @@ def channel_sums(channels: int, positions: int) -> Nest:
     ],
 )
 def test_short_rows_with_gaps_are_prefetched(channels, positions, prefetched):
-    assert repr(channel_sums(channels, positions)).count("prefetch x0") == prefetched
+    assert repr(channel_sums(channels, positions)).count("prefetch v0[") == prefetched
 
 
 def test_nothing_is_read_after_the_last_short_row():

@@ -20,7 +20,8 @@ CASES = read_cases(Path(__file__).parent / "build_tiles.txt")
 def test_text(case: Case, request: pytest.FixtureRequest):
     head, _, text = case.before.partition("\n")
     try:
-        found = repr(build_tiles(kernel(text), GpuTarget(int(head.split()[-1])), updates=UPDATES))
+        target = GpuTarget(int(head.split()[-1]))
+        found = build_tiles(kernel(text), target, updates=UPDATES).loops_text
     except Unschedulable as e:
         found = f"unschedulable: {e}"
     if request.config.getoption("--accept"):

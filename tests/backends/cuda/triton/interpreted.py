@@ -15,6 +15,7 @@ from tests.support.evaluators import rejecting
 from tests.support.extra_steps import EXTRA_STEPS
 from tests.support.graphs import graphs
 from tests.support.kernels import Buffers, kernel, random_buffers, run_interpreter
+from tests.support.loops_text import assert_complete
 from tests.support.numbers import TORCH_DTYPES, sizes_of
 from tests.support.partition_runner import run_partition
 from tests.support.tile_runner import run_tile_group, run_tiles
@@ -153,6 +154,7 @@ def test_random_graphs(data: st.DataObject):
         except Unschedulable:
             return run_interpreter(kernel, buffers, sizes)
         note(repr(program))
+        assert_complete(program)
         return run_tiles(program, buffers, sizes, exact)
 
     sizes = sizes_of(graph)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from tofuse.backends.cpu.schedule.loop_placement import PHASE_LEVEL, LoopPlacement
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.kernel import Definition, Reduce, Store, make_affine
@@ -24,6 +26,7 @@ class ScratchAllocator:
         self.arrays: dict[str, Scratch] = {}
         self.spill_levels: dict[str, int] = {}
         self.block_bytes: Dim = 0
+        self._names: Counter[str] = Counter()
         body = placement.kernel.body
         self._dtypes = {s.name: s.dtype for s in body if not isinstance(s, Store)}
 
@@ -76,4 +79,6 @@ class ScratchAllocator:
         padded = (size + 127) // 64 * 64 if isinstance(size, int) else size + 128
         self.block_bytes = padded + self.block_bytes
         index = make_affine(zip(axes, strides, strict=True))
-        return Scratch(f"{name}.keep", dtype, index, elements, offset, tiled)
+        self._names[name] += 1  # a repeated reduction has stages in each place
+        unique = f"{name}.keep" if self._names[name] == 1 else f"{name}.keep{self._names[name]}"
+        return Scratch(unique, dtype, index, elements, offset, tiled)

@@ -23,10 +23,12 @@ from tofuse.backends.cuda.runtime.graph_results import (
     result_owners,
 )
 from tofuse.backends.launcher import Program
+from tofuse.dispatch.dispatcher import Entry, Kind
 from tofuse.errors import IndexOutOfRangeError, TofuseError, TofuseWarning, first_line
 from tofuse.ops.reference import draw_seed
 from tofuse.torch_internals.storage_owners import StorageOwners
 
+WHY = "arguments were at these places before"
 WARM_UP_CALLS = 1  # whose arguments may be elsewhere than in all later calls
 REMEMBERED_CALLS = 4
 MAX_PLACES = 2  # of an argument in these calls; one with more is copied
@@ -60,24 +62,30 @@ class GraphSeeds:
 
 
 @dataclass(frozen=True, eq=False)
-class _Graph:
-    """A recorded graph. It reads some arguments at fixed `places`, and `copies` of the others.
+class _Graph(Entry[None]):
+    """A recorded graph, which reads `copies` of some arguments, and the others at fixed places.
 
-    `owners` are those of the results that the graph computes. `seeds` are drawn before a replay.
+    The guard takes places and a stream. `owners` are those of the results that the graph computes.
+    `seeds` are drawn before a replay.
     """
 
-    replay: Callable[[], None]
-    places: Places
     copies: Mapping[int, torch.Tensor]
     results: Sequence[GraphResult]
     owners: Sequence[StorageOwners]
     seeds: RecordedSeeds
-    stream: int
 
-    def is_for(self, places: Places, stream: int) -> bool:
-        fixed = all(places.get(k) == place for k, place in self.places.items())
-        strides = all(k in places and places[k][1] == t.stride() for k, t in self.copies.items())
-        return fixed and strides and stream == self.stream
+
+def _guard(
+    fixed: Places, copies: Mapping[int, torch.Tensor], stream: int
+) -> Callable[[Places, int], bool]:
+    """Return whether a graph can be replayed with arguments at some places, on a stream."""
+
+    def accepts(places: Places, other: int) -> bool:
+        same = all(places.get(k) == place for k, place in fixed.items())
+        strides = all(k in places and places[k][1] == t.stride() for k, t in copies.items())
+        return same and strides and other == stream
+
+    return accepts
 
 
 @dataclass(eq=False)
@@ -122,7 +130,7 @@ class GraphReplay:
         places = {k: (t.data_ptr(), t.stride()) for k, t in tensors.items()}
         stream = self.driver.stream(self.device)
         self.graphs = [g for g in self.graphs if not any(o.is_moved() for o in g.owners)]
-        fitting = [g for g in self.graphs if g.is_for(places, stream)]
+        fitting = [g for g in self.graphs if g.guard(places, stream)]
         graph = next((g for g in fitting if all(o.is_free() for o in g.owners)), None)
         if graph is None and len(fitting) < MAX_EQUAL_GRAPHS and self._recurs(places):
             graph = self._record(tensors, places, stream, args)
@@ -179,7 +187,8 @@ class GraphReplay:
             self.seeds.thread = None
         fixed = {k: place for k, place in places.items() if k not in moving}
         owners, seeds = result_owners(results), self.seeds.recorded
-        graph = _Graph(replay, fixed, copies, results, owners, seeds, stream)
+        guard = _guard(fixed, copies, stream)
+        graph = _Graph(Kind.RECORDED, guard, replay, WHY, copies, results, owners, seeds)
         self.graphs = [*self.graphs[-MAX_GRAPHS + 1 :], graph]
         return graph
 
@@ -195,7 +204,7 @@ class GraphReplay:
             _distinct(copy).copy_(_distinct(tensors[k]))
         for seed, device in graph.seeds:
             seed.copy_(draw_seed(device))
-        graph.replay()
+        graph.run()
         for k in self.mutated & graph.copies.keys():
             tensors[k].copy_(graph.copies[k])
         wait_if_blocking(self.driver)

@@ -13,8 +13,8 @@ import torch
 import tofuse
 from tests.support.eager import assert_same, copies, outcome
 from tofuse.config import make_config
+from tofuse.dispatch.dispatcher import MAX_SPECIALIZED, NEW_KEY, Dispatcher, Entry, Kind
 from tofuse.driver.compile import compile_reporting
-from tofuse.driver.variants import MAX_VARIANTS, NEW_KEY, Dispatcher, Variant
 from tofuse.torch_internals.dynamo import compile_lock
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -35,10 +35,10 @@ def test_threshold_and_limit_of_variants():
     eager, reasons = dispatcher(negated)
     assert [eager(3), eager(3), eager(3)] == [3, -3, -3]
     assert [eager(n) for n in range(10, 20) for _ in range(2)][1::2] == [
-        *(-n for n in range(10, 9 + MAX_VARIANTS)),
-        *range(9 + MAX_VARIANTS, 20),
+        *(-n for n in range(10, 9 + MAX_SPECIALIZED)),
+        *range(9 + MAX_SPECIALIZED, 20),
     ]
-    assert reasons == [f"{n} recurs" for n in (3, *range(10, 9 + MAX_VARIANTS))]
+    assert reasons == [f"{n} recurs" for n in (3, *range(10, 9 + MAX_SPECIALIZED))]
     patient, _ = dispatcher(negated, 1e9)
     assert [patient(2) for _ in range(100)] == [2] * 100
     at_once, _ = dispatcher(negated, NEW_KEY)
@@ -59,7 +59,7 @@ def test_a_failure_leaves_room_for_the_next_call():
 
     failing, _ = dispatcher(fail)
     assert failing(1) == 1
-    for _ in range(2 * MAX_VARIANTS):
+    for _ in range(2 * MAX_SPECIALIZED):
         with pytest.raises(ValueError, match="1"):
             failing(1)
 
@@ -67,7 +67,7 @@ def test_a_failure_leaves_room_for_the_next_call():
 def test_guarded_variants_come_first():
     found, _ = dispatcher(negated)
     found(3), found(3)
-    found.guarded = (Variant(lambda n: n > 9, lambda n: "large", "large"),)
+    found.add(Entry(Kind.EAGER, lambda n: n > 9, lambda n: "large", "large"))
     assert [found(3), found(10)] == [-3, "large"]
 
 
@@ -166,7 +166,7 @@ def test_random_sequences_of_calls_equal_eager(f, dynamic, monkeypatch):
         got, expected = (outcome(call, copies(args), {}) for call in calls)
         assert_same(got, expected)
     assert made
-    assert all(len(d.by_key) <= MAX_VARIANTS for d in made)
+    assert all(len(d.by_key) <= MAX_SPECIALIZED for d in made)
 
 
 def test_a_second_derivative_changes_no_later_call():

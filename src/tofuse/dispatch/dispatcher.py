@@ -1,0 +1,232 @@
+"""Which code runs a call: tables of entries, asked in one order.
+
+A compiled function has a table (`dispatching`), and each of its programs has one (`Dispatcher`), as
+has a backward, a function that is traced, and a definition (`EntryTable`). An entry has a guard on
+the call, the code that runs it, and the reason why it was made. `Kind` lists all kinds of entries
+in the order in which they are asked. The code of the last one, which runs all other calls, makes
+entries. There are at most `MAX_ENTRIES` in a table.
+
+Locks: no call takes a lock here, or waits for one, because signal handlers may call, too. A table
+is a tuple or a dict whose changes are one step for all threads. Of several callers that need an
+entry, the first makes it, and the others run the general code meanwhile. `compile_lock` of
+`torch_internals/dynamo.py` is held by whoever compiles, and never while a call runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Generic, ParamSpec, Protocol, TypeVar
+
+from torch.compiler import is_dynamo_compiling
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+E = TypeVar("E", bound="Entry[object]")
+
+MAX_ENTRIES = 256  # of a table; the oldest is dropped
+MAX_SPECIALIZED = 4  # programs for some sizes or strides; calls of other kinds run the general one
+MAX_TIMED_KEYS = 4096  # kinds of calls that are timed at once
+NEW_KEY = -1.0  # seconds of a kind of call that was not seen before: less than any threshold
+
+
+class Kind(IntEnum):
+    """The kinds of entries, in the order in which a call asks them, with who makes them."""
+
+    NEEDS_PYTORCH = 1  # modes, or a written argument overlaps another: `driver/first_call.py`
+    EAGER = 2  # eager is faster: `driver/first_call.py`; without guards: `driver/hand_back.py`
+    STORED = 3  # an earlier process has compiled it: `driver/warm_start.py`
+    BACKGROUND = 4  # eager, while another process compiles: `driver/background.py`
+    TRACED = 5  # for arguments of this kind: `capture/trace/traced.py`
+    SPECIALIZED = 6  # for sizes or strides that recur: `driver/compile_program.py`,
+    #                  `driver/stride_variants.py`; for layouts: `frontends/execute_definition.py`
+    GENERAL = 7  # what Dynamo captures, again after new hooks: `capture/dynamo/hook_guards.py`
+    RECORDED = 8  # of a plan, as a CUDA graph: `backends/cuda/runtime/graph_replay.py`
+
+
+@dataclass(frozen=True, eq=False)
+class Entry(Generic[R_co]):
+    """Code for the calls that `guard` accepts, and the reason why it was made."""
+
+    kind: Kind
+    guard: Callable[..., bool]
+    run: Callable[..., R_co]
+    why: str
+
+
+def never(*args: object, **kwargs: object) -> bool:
+    """Return False: the guard of an entry that is for one call."""
+    return False
+
+
+class EntryTable(Generic[E]):
+    """Entries by key, the last one first; at most `MAX_ENTRIES`, then the oldest is dropped."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[Hashable, tuple[E, ...]] = {}
+
+    def __iter__(self) -> Iterator[E]:
+        return (entry for entries in [*self.by_key.values()] for entry in entries)
+
+    def __len__(self) -> int:
+        return sum(map(len, [*self.by_key.values()]))
+
+    def get(self, key: Hashable) -> tuple[E, ...]:
+        """Return the entries of a key."""
+        return self.by_key.get(key, ())
+
+    def add(self, key: Hashable, entry: E) -> None:
+        """Add an entry before the others of its key."""
+        while len(self) >= MAX_ENTRIES:
+            oldest = next(iter(self.by_key))
+            kept = self.by_key.pop(oldest, ())[:-1]
+            if kept:
+                self.by_key[oldest] = kept
+        self.by_key[key] = (entry, *self.by_key.pop(key, ()))
+
+    def clear(self) -> None:
+        """Drop all entries."""
+        self.by_key.clear()
+
+
+class Source(Protocol):
+    """Finds an entry for a call of a function that no entry of its table accepts."""
+
+    def find(
+        self, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> Entry[object] | None: ...
+
+
+# runs code for a call with these arguments, and notes what it did
+Observe = Callable[[Callable[..., R], Sequence[object], Mapping[str, object]], R]
+
+
+def dispatching(
+    sources: Sequence[Source], compiled: Callable[P, R], observe: Observe[R]
+) -> Callable[P, R]:
+    """Return a function whose calls run the entries that the sources find, or the compiled code.
+
+    The sources are asked in the order of `Kind`, for a call that no entry of the table accepts.
+    The table holds what they have found: the entry of the last call first, and one of the kind
+    `EAGER`. Compiled code, and an entry at its first call, run under `observe`.
+    """
+    table: tuple[tuple[Callable[..., bool], Callable[..., R], Entry[R]], ...] = ()  # of entries
+
+    def use(entry: Entry[R]) -> None:
+        nonlocal table
+        others = (x for x in table if x[2] is not entry)
+        kept = (x for x in others if entry.kind is not Kind.EAGER or x[2].kind is not Kind.EAGER)
+        table = ((entry.guard, entry.run, entry), *kept)[:MAX_ENTRIES]
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if is_dynamo_compiling():
+            return compiled(*args, **kwargs)
+        for guard, run, entry in table:
+            try:
+                if not guard(*args, **kwargs):
+                    continue
+            except TypeError:  # there are other arguments in number or name
+                continue
+            if entry is not table[0][2]:
+                use(entry)
+            return run(*args, **kwargs)
+        for source in sources:
+            found: Entry[R] | None = source.find(args, kwargs)  # type: ignore[assignment]
+            if found is not None:
+                if found.guard is not never:
+                    use(found)
+                return observe(found.run, args, kwargs)
+        return observe(compiled, args, kwargs)
+
+    return call
+
+
+class Dispatcher(Generic[R]):
+    """The table of a program. A call runs the first entry whose guard accepts its arguments.
+
+    The entries are those of `entries`, in order; then one for each kind of call, by its key; then
+    `general`. A kind gets an entry once its calls of the general code have taken `threshold`
+    seconds. The first call does not count, because it may do more work. With the time of
+    compilation as the threshold, at most half of the program's total time is wasted. There are at
+    most `MAX_SPECIALIZED` of them. `record` receives the reason for each.
+
+    If the threshold is `NEW_KEY`, no call of the kind may run the general code: then several
+    callers make an entry, and all but the first drop theirs.
+    """
+
+    def __init__(self, general: Callable[..., R], record: Callable[[str], None]) -> None:
+        self.general, self.record = general, record
+        self.entries: tuple[Entry[R], ...] = ()
+        self.key: Callable[..., Hashable] | None = None
+        self.make: Callable[..., tuple[Callable[..., R], str] | None] = lambda *args: None
+        self.threshold = 0.0
+        self.by_key: dict[Hashable, Callable[..., R]] = {}
+        self._makers: dict[Hashable, object] = {}  # of keys whose entry is made, or being made
+        self._seconds: dict[Hashable, float] = {}
+
+    def __call__(self, *args: object) -> R:
+        for entry in self.entries:
+            if entry.guard(*args):
+                return entry.run(*args)
+        if self.key is None:
+            return self.general(*args)
+        key = self.key(*args)
+        run = self.by_key.get(key)
+        return self._run_general(key, args) if run is None else run(*args)
+
+    def add(self, entry: Entry[R]) -> None:
+        """Add an entry behind the others of its kind."""
+        self.entries = (*sorted((*self.entries, entry), key=lambda e: e.kind),)
+
+    def specialize(
+        self,
+        key: Callable[..., Hashable],
+        make: Callable[..., tuple[Callable[..., R], str] | None],
+        threshold: float,
+    ) -> None:
+        """Give kinds of calls that recur an entry from now on.
+
+        `key(*args)` is the kind of a call; None if the general code suits it best.
+        `make(*args)` returns a program for all calls of this kind, and the reason; or None if it
+        cannot say now.
+        """
+        self.key, self.make, self.threshold = key, make, threshold
+
+    def _run_general(self, key: Hashable, args: tuple[object, ...]) -> R:
+        """Run a call that has no entry; make one if it is due."""
+        is_full = key not in self._makers and len(self._makers) >= MAX_SPECIALIZED
+        if key is None or is_full:
+            return self.general(*args)
+        seconds = self._seconds.get(key, NEW_KEY)
+        if seconds >= self.threshold:
+            return (self._make(key, args) or self.general)(*args)
+        begin = time.perf_counter()
+        result = self.general(*args)
+        if seconds == NEW_KEY and len(self._seconds) >= MAX_TIMED_KEYS:
+            self._seconds.clear()
+        spent = 0.0 if seconds == NEW_KEY else time.perf_counter() - begin
+        self._seconds[key] = self._seconds.get(key, 0.0) + spent
+        return result
+
+    def _make(self, key: Hashable, args: tuple[object, ...]) -> Callable[..., R] | None:
+        """Make the entry for a key; return None if there is none now."""
+        maker = object()
+        is_first = self._makers.setdefault(key, maker) is maker  # one step for all threads
+        found = self.by_key.get(key)
+        if not is_first and (found is not None or self.threshold != NEW_KEY):
+            return found
+        made = None
+        try:
+            made = self.make(*args)
+        finally:
+            if made is None and is_first:
+                self._makers.pop(key, None)
+        if made is None:
+            return None
+        run = self.by_key.setdefault(key, made[0])
+        if run is made[0]:
+            self.record(made[1])
+        return run
