@@ -7,11 +7,11 @@ from tofuse.cost.machine import Machine
 from tofuse.driver.oracle import CostOracle
 from tofuse.driver.pipeline import partition
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
+from tofuse.graph_partition import Partition
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Value
 from tofuse.ir.parse_arguments import parse_arguments
 from tofuse.ir.types import DType, TensorType
 from tofuse.ops.result_types import make_op
-from tofuse.region import Partition
 
 SIZE = (64, 64)
 

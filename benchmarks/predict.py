@@ -20,9 +20,9 @@ from benchmarks.workloads.catalogue import choose
 from tofuse.backends.cpu.runtime.cpu_timing import fastest_us
 from tofuse.config import make_config
 from tofuse.driver.compile_graph import compile_text
+from tofuse.graph_partition.parse import parse_partition
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Graph, show_graph
-from tofuse.region.parse import parse_partition
 from tofuse.report.repro import region_graph
 from tofuse.runtime.sample_inputs import sample_tensors
 

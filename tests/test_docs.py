@@ -5,7 +5,7 @@ import torch
 
 import tofuse
 from tests.support.documents import PAGE, Case, cases, run
-from tofuse.region import Rule
+from tofuse.ir.rules import Rule
 from tofuse.report.advice import ADVICE
 
 FUSED = (

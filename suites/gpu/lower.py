@@ -18,10 +18,10 @@ from tofuse.driver.codegen import CodegenContext, generate_kernels
 from tofuse.driver.oracle import CostOracle
 from tofuse.driver.pipeline import codegen_context, fuse, optimized_graph
 from tofuse.executors import executors_of
+from tofuse.graph_partition import Partition
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.tile import GpuTarget, TileProgram
 from tofuse.passes.contract_products import contract_products
-from tofuse.region import Partition
 
 
 @dataclass(frozen=True, eq=False)

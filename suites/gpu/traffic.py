@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from tofuse.cost.memory_traffic import region_bytes, value_bytes
+from tofuse.graph_partition import Partition
 from tofuse.ir.graph import Value
-from tofuse.region import Partition
 
 LIMIT = 1.05
 

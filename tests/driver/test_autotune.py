@@ -24,10 +24,11 @@ from tofuse.driver.choice import ATEN, FUSED, SPLIT, Choice
 from tofuse.errors import OptionError
 from tofuse.fusion.lower.lower_region import lower_region
 from tofuse.fusion.partition.region_split import cut_positions, split_region
+from tofuse.graph_partition import Partition
 from tofuse.ir.parse_graph import parse_graph as parse
 from tofuse.ir.parse_schedule import parse_schedule
+from tofuse.ir.region import Region
 from tofuse.ir.schedule import Target
-from tofuse.region import Partition, Region
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

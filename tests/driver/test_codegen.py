@@ -17,17 +17,18 @@ from tofuse.backends.cpu.schedule.build_nest import build_nest
 from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
 from tofuse.backends.cpu.schedule.unroll_axes import unroll_axes
 from tofuse.driver.pipeline import partition, run_graph_passes
+from tofuse.graph_partition import Partition, show_partition
+from tofuse.graph_partition.parse import parse_partition
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph import Graph, Scalar, Value, show_graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.nest import Nest
 from tofuse.ir.parse_kernel import parse_kernel
+from tofuse.ir.rules import Reason
 from tofuse.ir.schedule import Loop, Schedule, Target
 from tofuse.ir.types import DType
 from tofuse.ops.check_kernel import check_kernel
 from tofuse.ops.reference import run_graph
-from tofuse.region import Partition, Reason, show_partition
-from tofuse.region.parse import parse_partition
 from tofuse.schedule.alias_legality import legal_aliases
 from tofuse.schedule.schedule_legality import Unschedulable
 

@@ -16,6 +16,7 @@ from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import lower_region
 from tofuse.fusion.lowering_memo import mark_host_scalars
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
+from tofuse.graph_partition import Partition
 from tofuse.ir.graph import Graph, device_of
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.parse_graph import parse_graph
@@ -23,7 +24,6 @@ from tofuse.ir.schedule import Target
 from tofuse.ir.tile import GpuTarget
 from tofuse.nvfuser import DataType, FusionDefinition
 from tofuse.ops.check_graph import check_graph
-from tofuse.region import Partition
 
 
 def partition_for_gpu(graph: Graph) -> Partition:

@@ -8,10 +8,11 @@ from tofuse.cost.machine import Machine
 from tofuse.driver.codegen import CodegenContext, generate_kernels
 from tofuse.driver.oracle import CostOracle
 from tofuse.fusion.lowering_memo import LoweringMemo
+from tofuse.graph_partition import Partition
 from tofuse.ir.kernel import Stmt, Uniform
 from tofuse.ir.nest import For, Nest, StmtNode
 from tofuse.ir.parse_graph import parse_graph
-from tofuse.region import Partition, Region
+from tofuse.ir.region import Region
 
 GRAPH = parse_graph("""forward(x: f32[8,64], y: f32[8,64], s: i64[2]) {
   a = mul(x, 2.0) : f32[8,64]

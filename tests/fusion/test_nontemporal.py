@@ -2,8 +2,9 @@
 
 from tofuse.analysis.alias import AliasAnalysis
 from tofuse.fusion.nontemporal import nontemporal_values
+from tofuse.graph_partition import Partition
 from tofuse.ir.parse_graph import parse_graph
-from tofuse.region import Partition, Region
+from tofuse.ir.region import Region
 
 TEXT = """
 graph(x: f32[3000000], y: f32[1000], z: f32[6000000]) {

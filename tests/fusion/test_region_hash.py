@@ -13,7 +13,7 @@ from tofuse.fusion.region_hash import region_structure
 from tofuse.ir.graph import Graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.parse_graph import parse_graph
-from tofuse.region import Region
+from tofuse.ir.region import Region
 
 
 def key_of(text: str, rounded: tuple[str, ...] = ()) -> object:

@@ -5,18 +5,18 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.graph_partition.test_parse import EXAMPLE as PARTITION
 from tests.ir.test_parse_graph import EXAMPLE as GRAPH
 from tests.ir.test_parse_kernel import EXAMPLE as KERNEL
 from tests.ir.test_parse_plan import EXAMPLE as PLAN
-from tests.region.test_parse import EXAMPLE as PARTITION
 from tofuse.errors import ParseError
+from tofuse.graph_partition import show_partition
+from tofuse.graph_partition.parse import parse_partition
 from tofuse.ir.graph import show_graph
 from tofuse.ir.line_reader import END, LineReader, read_lines
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.parse_plan import parse_plan
-from tofuse.region import show_partition
-from tofuse.region.parse import parse_partition
 
 LEVELS = {
     "graph": (GRAPH, lambda text: show_graph(parse_graph(text))),

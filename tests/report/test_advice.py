@@ -4,7 +4,7 @@ import pytest
 
 import tofuse
 from tests.support.sample_reports import block, block_arguments
-from tofuse.region import Rule
+from tofuse.ir.rules import Rule
 from tofuse.report.advice import ADVICE, group_by_advice
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")

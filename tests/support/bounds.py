@@ -12,7 +12,7 @@ from tofuse.fusion.lowering_memo import LoweringMemo, SharedKernel
 from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import AffineExpr, InRange, Kernel, Load, Store
-from tofuse.region import Region
+from tofuse.ir.region import Region
 
 MAX_POINTS = 1 << 20  # of one statement; larger kernels are not checked
 

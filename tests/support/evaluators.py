@@ -8,8 +8,8 @@ from tofuse.cost.machine import Machine
 from tofuse.cost.target_costs import TargetCosts
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.rules import Reason
 from tofuse.ir.schedule import Target
-from tofuse.region import Reason
 
 
 def accept_all(kernel: Kernel) -> None:

@@ -271,7 +271,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("report",),
     ("executors",),
     ("cost",),
-    ("region",),
+    ("graph_partition",),
     ("analysis",),
     ("hints",),
     ("ops",),

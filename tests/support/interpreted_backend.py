@@ -33,9 +33,10 @@ from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import AffineExpr, Gather, Kernel, Load, Store
 from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.plan import Plan
+from tofuse.ir.region import Region
+from tofuse.ir.rules import Reason, Rule
 from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ops.reference import TO_TORCH
-from tofuse.region import Reason, Region, Rule
 
 
 @dataclass(frozen=True, eq=False)

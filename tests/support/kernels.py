@@ -22,9 +22,9 @@ from tofuse.ir.kernel import Kernel
 from tofuse.ir.nest import Nest
 from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.parse_schedule import parse_schedule
+from tofuse.ir.region import Region
 from tofuse.ir.schedule import Schedule, Target
 from tofuse.ops.check_kernel import check_kernel
-from tofuse.region import Region
 
 Buffers = dict[str, torch.Tensor]
 GUARD = 64  # bytes around every output that must not be written

@@ -8,11 +8,11 @@ from tests.support.numbers import TORCH_DTYPES
 from tofuse.analysis.alias import MemRef
 from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import LoweredRegion, lower_region
+from tofuse.graph_partition import Partition
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
 from tofuse.ops.reference import run_graph
-from tofuse.region import Partition
 
 Sizes = Mapping[str, int]
 Memory = dict[Value, torch.Tensor]

@@ -2,10 +2,10 @@
 
 from tests.support.evaluators import rejecting
 from tofuse.driver.pipeline import partition
+from tofuse.graph_partition import Partition
 from tofuse.ir.graph import Graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.parse_graph import parse_graph
-from tofuse.region import Partition
 
 VECTOR_BYTES = 4 * 1000
 

@@ -18,8 +18,9 @@ from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.plan import Plan
+from tofuse.ir.region import Region
+from tofuse.ir.rules import Reason
 from tofuse.ir.schedule import ScheduledKernel
-from tofuse.region import Reason, Region
 
 ChosenSchedule = Hashable  # in the backend's own terms; None: its heuristics choose
 AliasPairs = tuple[tuple[int, int], ...]  # positions (read, written) of buffers

@@ -23,9 +23,9 @@ from tofuse.driver.passes_by_level import (
 )
 from tofuse.errors import CompileError, OptionError, ParseError, VerifyError
 from tofuse.ir.line_reader import SEPARATOR
+from tofuse.ir.rules import RejectedKernel
 from tofuse.ir.schedule import Target
 from tofuse.ir.tile import GpuTarget
-from tofuse.region import RejectedKernel
 
 SUMMARY = "run passes over the text of a graph, partition, kernel, nest, tile program or plan"
 DETAILS = f"""The text is

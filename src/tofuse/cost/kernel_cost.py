@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tofuse.region import Reason
+from tofuse.ir.rules import Reason
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from tofuse.cost.machine import MMAP_THRESHOLD, Machine
 from tofuse.cost.memory_traffic import op_bytes, value_bytes
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Op
+from tofuse.ir.region import Region
 from tofuse.ops.table import OPS, Pattern
-from tofuse.region import Region
 
 PASSES = 3.0  # transfers of the operands of an operator without a model, such as softmax, pooling
 FREE_OPERANDS = 3  # tensor operands that the cost of a call includes

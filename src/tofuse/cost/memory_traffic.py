@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tofuse.analysis.alias import MemRef, is_aten_view, is_eliminated_concat, is_wait
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Op, Value
-from tofuse.region import Region
+from tofuse.ir.region import Region
 
 
 def value_bytes(v: Value) -> int:

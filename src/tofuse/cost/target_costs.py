@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tofuse.cost.machine import Machine
-from tofuse.region import Rule
+from tofuse.ir.rules import Rule
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from tofuse.cost.memory_traffic import region_bytes
 from tofuse.driver.autotune import ATEN, Choice
 from tofuse.driver.codegen import GeneratedKernel
 from tofuse.driver.oracle import CostOracle
+from tofuse.graph_partition import Partition
 from tofuse.ir.executor import (
     LIBRARY,
     NO_EXECUTOR,
@@ -22,8 +23,8 @@ from tofuse.ir.executor import (
     Tensor,
 )
 from tofuse.ir.graph import Op, Value
+from tofuse.ir.region import Region
 from tofuse.ops.reference import TO_TORCH
-from tofuse.region import Partition, Region
 from tofuse.runtime.out_variants import out_variant
 
 ONLY_PYTORCH = "only PyTorch has this operator"

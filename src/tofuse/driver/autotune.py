@@ -39,12 +39,13 @@ from tofuse.driver.load_kernels import compiling_threads
 from tofuse.driver.verify_kernels import describe_mismatch, tolerance_of
 from tofuse.errors import TofuseError
 from tofuse.fusion.partition.region_split import cut_positions, split_region
+from tofuse.graph_partition import Partition
 from tofuse.ir.dims import size_hint, symbols_of
 from tofuse.ir.graph import Op, show_graph
+from tofuse.ir.region import Region
 from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ir.types import TensorType
 from tofuse.plan.signature import CallSignature
-from tofuse.region import Partition, Region
 from tofuse.report.repro import region_graph
 from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.sample_inputs import sample_tensors

@@ -13,7 +13,7 @@ from tofuse.config import Config, Option, make_config
 from tofuse.driver.compile import compile_reporting
 from tofuse.errors import VerifyError
 from tofuse.ir.executor import KERNELS, LIBRARY
-from tofuse.region import Verdict
+from tofuse.ir.region import Verdict
 from tofuse.report.model import Report
 from tofuse.report.repro import write_fusion_repro
 from tofuse.torch_internals.trees import tensor_leaves

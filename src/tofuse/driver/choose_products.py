@@ -14,9 +14,10 @@ from tofuse.disk_store import Store
 from tofuse.driver.autotune import is_static
 from tofuse.driver.choice import Choice, choose
 from tofuse.driver.oracle import CostOracle
+from tofuse.graph_partition import Partition
 from tofuse.ir.graph import Graph, Op, Value, show_graph, substitute_values
+from tofuse.ir.region import Region
 from tofuse.passes.contract_products import contract_products, is_contractible
-from tofuse.region import Partition, Region
 from tofuse.report.repro import region_graph
 
 IN_LIBRARY, IN_KERNEL = "library", "kernel"

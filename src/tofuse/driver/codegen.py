@@ -19,12 +19,14 @@ from tofuse.errors import CompileError
 from tofuse.fusion.lower.axes import LoweringError
 from tofuse.fusion.lowering_memo import SharedKernel
 from tofuse.fusion.nontemporal import mark_nontemporal
+from tofuse.graph_partition import Partition
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import Kernel, Uniform
+from tofuse.ir.region import Region
+from tofuse.ir.rules import Reason
 from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ops.check_kernel import check_kernel
-from tofuse.region import Partition, Reason, Region
 
 
 @dataclass(frozen=True, eq=False)

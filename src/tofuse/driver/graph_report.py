@@ -10,9 +10,10 @@ from tofuse.capture.fx.eager_memory import EagerMemory
 from tofuse.cost.memory_traffic import region_bytes
 from tofuse.cost.thresholds import PEAK_TOLERANCE
 from tofuse.driver.link import LinkedProgram
+from tofuse.graph_partition import Partition
 from tofuse.ir.graph import Graph
+from tofuse.ir.region import Region
 from tofuse.plan.launch_groups import describe_groups, launch_count
-from tofuse.region import Partition, Region
 from tofuse.report.call_times import TimeSpan
 from tofuse.report.model import GraphReport, KernelReport, LibraryCall
 from tofuse.report.region_report import RegionReport

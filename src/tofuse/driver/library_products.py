@@ -12,7 +12,7 @@ from tofuse.driver.assign_executors import ONLY_PYTORCH, Assignment
 from tofuse.driver.codegen import CodegenContext
 from tofuse.driver.load_kernels import LoadedKernels, bind
 from tofuse.ir.executor import KERNELS, LIBRARY
-from tofuse.region import Region
+from tofuse.ir.region import Region
 
 
 def library_products(

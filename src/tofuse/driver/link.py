@@ -22,8 +22,8 @@ from tofuse.driver.codegen import CodegenContext, GeneratedKernel
 from tofuse.driver.load_kernels import LoadedKernels
 from tofuse.driver.verify_kernels import VerifiedKernel
 from tofuse.ir.plan import Call, Plan
+from tofuse.ir.region import Region
 from tofuse.plan.build_steps import inline_reversed_views
-from tofuse.region import Region
 from tofuse.runtime.execute import CompiledPlan, PlanCode, Tensor, load_plan, plan_code
 from tofuse.runtime.timing import Clock
 

@@ -18,8 +18,8 @@ from tofuse.errors import CompileError, TofuseWarning
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
 from tofuse.ir.plan import Plan, launches_by_group
+from tofuse.ir.region import Region
 from tofuse.plan.kernel_binding import KernelBinding
-from tofuse.region import Region
 from tofuse.report.repro import write_repro
 
 MAX_THREADS = 16  # that compile at once: LLVM and ptxas take memory for each

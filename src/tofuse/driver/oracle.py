@@ -14,8 +14,8 @@ from tofuse.fusion.lowering_memo import LoweringMemo
 from tofuse.ir.graph import Graph, device_of
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.plan import Plan
+from tofuse.ir.region import Region
 from tofuse.ir.schedule import Target
-from tofuse.region import Region
 
 
 @dataclass(frozen=True, eq=False)

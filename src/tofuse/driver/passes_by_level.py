@@ -37,6 +37,8 @@ from tofuse.fusion.lowering_memo import LoweringMemo
 from tofuse.fusion.overlap_collectives import overlap_collectives
 from tofuse.fusion.partition.partitioner import ViewPass
 from tofuse.fusion.split_reductions import split_reductions
+from tofuse.graph_partition import Partition, show_partition
+from tofuse.graph_partition.parse import parse_partition
 from tofuse.ir.graph import Graph, show_graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.line_reader import read_lines
@@ -59,8 +61,6 @@ from tofuse.plan.arena import allocate_arena
 from tofuse.plan.buffer_reuse import reuse_buffers
 from tofuse.plan.fold_views import fold_views
 from tofuse.plan.insert_releases import insert_releases
-from tofuse.region import Partition, show_partition
-from tofuse.region.parse import parse_partition
 
 Program = Union[Graph, Partition, Kernel, Nest, TileProgram, Plan]  # noqa: UP007
 P = TypeVar("P", bound=Program)

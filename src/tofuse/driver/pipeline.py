@@ -71,9 +71,11 @@ from tofuse.fusion.split_reductions import split_reductions
 from tofuse.fusion.views.duplicate_sources import duplicate_sources
 from tofuse.fusion.views.duplicate_views import duplicate_views
 from tofuse.fusion.views.materialize_views import materialize_views
+from tofuse.graph_partition import Partition, show_partition
 from tofuse.ir.graph import Graph, show_graph
 from tofuse.ir.line_reader import SEPARATOR
 from tofuse.ir.plan import Allocate
+from tofuse.ir.region import Region
 from tofuse.passes.batch.batch_branches import batch_branches
 from tofuse.passes.batch.remarks import missed_batching_remarks
 from tofuse.passes.canonicalize_views import canonicalize_views
@@ -96,7 +98,6 @@ from tofuse.plan.insert_releases import insert_releases
 from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.plan.launch_groups import group_launches
 from tofuse.plan.signature import CallSignature
-from tofuse.region import Partition, Region, show_partition
 from tofuse.report.stage_log import StageLog
 from tofuse.runtime.execute import Tensor
 from tofuse.runtime.out_variants import out_variant

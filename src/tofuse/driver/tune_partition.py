@@ -16,11 +16,12 @@ from tofuse.driver.choice import Choice
 from tofuse.driver.choose_products import IN_KERNEL, measured_products, product_notes
 from tofuse.driver.codegen import CodegenContext
 from tofuse.errors import TofuseError
+from tofuse.graph_partition import Partition
 from tofuse.ir.executor import KERNELS
 from tofuse.ir.graph import Graph, Value
+from tofuse.ir.region import Region
 from tofuse.passes.contract_products import contract_products
 from tofuse.plan.signature import CallSignature
-from tofuse.region import Partition, Region
 from tofuse.runtime.sample_inputs import sample_tensors
 from tofuse.runtime.timing import real_tensors
 

@@ -17,12 +17,12 @@ from tofuse.driver.load_kernels import linking_of, load_kernels
 from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim, evaluate
 from tofuse.ir.graph import Graph, Op, Value
+from tofuse.ir.region import Region
 from tofuse.ir.types import DType
 from tofuse.ops.f64_reference import to_f64
 from tofuse.ops.reference import TO_TORCH, run_graph
 from tofuse.ops.table import OPS, Pattern
 from tofuse.plan.kernel_binding import KernelBinding
-from tofuse.region import Region
 from tofuse.report.repro import region_graph, repro_folder, write_mismatch_repro
 from tofuse.runtime.execute import address, with_memory
 

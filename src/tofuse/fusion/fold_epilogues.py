@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tofuse.analysis.alias import is_view
+from tofuse.graph_partition import Partition
 from tofuse.ir.call_arguments import OperandRef
 from tofuse.ir.fusion_hints import fusion_forbidden
 from tofuse.ir.graph import Attr, Graph, Op, Value
 from tofuse.ir.types import DType
 from tofuse.ops.result_types import make_op
-from tofuse.region import Partition
 
 FUSED_TARGETS = {
     "aten.mm.default": "aten.addmm.default",

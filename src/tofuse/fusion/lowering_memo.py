@@ -13,8 +13,9 @@ from tofuse.fusion.region_hash import RegionStructure, region_structure
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value, device_of
 from tofuse.ir.kernel import Kernel, Uniform
+from tofuse.ir.region import Region
+from tofuse.ir.rules import Reason, Rule
 from tofuse.ir.types import is_host
-from tofuse.region import Reason, Region, Rule
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,10 +7,10 @@ from dataclasses import replace
 from tofuse.analysis.alias import MemRef, is_eliminated_concat
 from tofuse.cost.machine import CACHE_LINE
 from tofuse.cost.thresholds import MIN_NONTEMPORAL_BYTES
+from tofuse.graph_partition import Partition
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import Kernel
-from tofuse.region import Partition
 
 
 def nontemporal_values(part: Partition, l3_bytes: int) -> frozenset[Value]:

@@ -9,8 +9,9 @@ from dataclasses import replace
 from tofuse.cost.memory_traffic import value_bytes
 from tofuse.cost.thresholds import MIN_ORDER_SAVING
 from tofuse.fusion.region_liveness import RegionLiveness, is_effectful
+from tofuse.graph_partition import Partition
 from tofuse.ir.graph import Value
-from tofuse.region import Partition, Region
+from tofuse.ir.region import Region
 
 
 def order_regions(part: Partition, releasable_inputs: frozenset[str] = frozenset()) -> Partition:

@@ -12,7 +12,8 @@ from tofuse.cost.memory_traffic import value_bytes
 from tofuse.cost.thresholds import MAX_OVERLAP_MEMORY, MIN_ORDER_SAVING
 from tofuse.fusion.order_regions import successors_of
 from tofuse.fusion.region_liveness import RegionLiveness, is_effectful
-from tofuse.region import Partition, Region
+from tofuse.graph_partition import Partition
+from tofuse.ir.region import Region
 
 
 def overlap_collectives(

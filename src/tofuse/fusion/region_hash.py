@@ -9,7 +9,7 @@ from tofuse.analysis.alias import MemRef
 from tofuse.ir.call_arguments import exact_key
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Attr, Op, Operand, Value
-from tofuse.region import Region
+from tofuse.ir.region import Region
 
 
 @dataclass(frozen=True, eq=False)

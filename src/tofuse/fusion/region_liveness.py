@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from tofuse.analysis.alias import AliasAnalysis, has_effect, is_collective, is_view
 from tofuse.cost.memory_traffic import value_bytes
+from tofuse.graph_partition import Partition
 from tofuse.ir.graph import Graph, Value
-from tofuse.region import Partition, Region
+from tofuse.ir.region import Region
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from tofuse.analysis.plan_liveness import peak_bytes
 from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.cost.thresholds import PEAK_TOLERANCE
+from tofuse.graph_partition import Partition
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Value
 from tofuse.ir.plan import Allocate, OutVariant, Plan, variable
+from tofuse.ir.region import Region
 from tofuse.plan.build_steps import StepBuilder
 from tofuse.plan.donation import assign_donations
 from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.plan.signature import CallSignature
-from tofuse.region import Partition, Region
 
 PlanPass = Callable[[Plan], Plan]
 PlanPasses = tuple[Sequence[PlanPass], Sequence[Sequence[PlanPass]]]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tofuse.analysis.alias import EXCLUSIVE_RESULTS, MemRef, is_eliminated_concat
 from tofuse.cost.machine import SMALLEST_POOLED
+from tofuse.graph_partition import Partition
 from tofuse.ir.call_arguments import CallArguments, TensorRef
 from tofuse.ir.dims import Dim, contiguous_strides, product, size_hint, symbol
 from tofuse.ir.graph import Op, Value
@@ -23,10 +24,10 @@ from tofuse.ir.plan import (
     View,
     variable,
 )
+from tofuse.ir.region import Region
 from tofuse.ir.types import DType
 from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.plan.signature import CallSignature
-from tofuse.region import Partition, Region
 
 COPY = "aten.copy_.default"  # of the second tensor into the first
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tofuse.analysis.alias import MemRef
+from tofuse.graph_partition import Partition
 from tofuse.ir.dims import equal_strides
 from tofuse.ir.graph import Value
+from tofuse.ir.region import Region
 from tofuse.plan.kernel_binding import KernelBinding
-from tofuse.region import Partition, Region
 
 
 def assign_donations(

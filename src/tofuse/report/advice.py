@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tofuse.region import Rule, Verdict
+from tofuse.ir.region import Verdict
+from tofuse.ir.rules import Rule
 
 
 @dataclass(frozen=True)

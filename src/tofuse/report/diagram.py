@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from tofuse.ir.graph import Op, Value
-from tofuse.region import Region
+from tofuse.ir.region import Region
 from tofuse.report.diagram_layout import DiagramLayout, Gaps, Point, Size, layered_layout
 from tofuse.report.program_view import Edge, ProgramView, short_name
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Union
 
 from tofuse.ir.graph import Loc
-from tofuse.region import Verdict
+from tofuse.ir.region import Verdict
 from tofuse.report.advice import ADVICE
 from tofuse.report.collective_report import Collective
 from tofuse.report.model import GraphReport, Report

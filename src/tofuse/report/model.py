@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from tofuse.analysis.alias import AliasAnalysis, is_aten_view, is_view
 from tofuse.analysis.plan_liveness import memory_timeline
 from tofuse.cost.memory_traffic import op_bytes
+from tofuse.graph_partition import Partition
 from tofuse.ir.executor import NO_EXECUTOR
 from tofuse.ir.graph import Graph, Loc, Value, show_graph
 from tofuse.ir.plan import Call, Launch, Plan, variable
+from tofuse.ir.region import Verdict
 from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ir.verify_plan import reads
-from tofuse.region import Partition, Verdict
 from tofuse.report.call_times import CallTimes, MachineLimits, TimeSpan
 from tofuse.report.collective_report import Collective, find_collectives
 from tofuse.report.ranks import ONE_RANK, Ranks

@@ -10,8 +10,8 @@ from tofuse.analysis.alias import is_view
 from tofuse.cost.library import library_flops
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Graph, Loc, Op, Value
+from tofuse.ir.region import Region, Verdict
 from tofuse.ops.table import OPS, Pattern
-from tofuse.region import Region, Verdict
 from tofuse.report.model import GraphReport, MemorySample
 from tofuse.report.region_report import op_name
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tofuse.ir.graph import Loc, Op
-from tofuse.region import Region
+from tofuse.ir.region import Region
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from tofuse.analysis.alias import MemRef
 from tofuse.config import user_cache
 from tofuse.ir.dims import evaluate, symbols_of
 from tofuse.ir.graph import Graph, Operand, Value, show_graph, substitute_operands
+from tofuse.ir.region import Region
 from tofuse.ops.reference import TO_TORCH
-from tofuse.region import Region
 
 EXAMPLE_SIZE = 64  # replaces every symbolic size
 

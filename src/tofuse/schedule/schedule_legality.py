@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.rules import RejectedKernel, Rule
 from tofuse.ir.schedule import Schedule
-from tofuse.region import RejectedKernel, Rule
 
 
 class Unschedulable(RejectedKernel):

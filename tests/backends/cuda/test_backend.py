@@ -15,8 +15,8 @@ from tofuse.backends.cuda.runtime.gpu_driver import CudaDriver
 from tofuse.backends.cuda.schedule.build_tiles import build_tiles
 from tofuse.backends.target import KernelRequest
 from tofuse.ir.parse_kernel import parse_kernel
+from tofuse.ir.rules import Reason
 from tofuse.ir.tile import TileProgram
-from tofuse.region import Reason
 
 
 @needs_triton

@@ -11,9 +11,9 @@ from tests.support.evaluators import rejecting
 from tofuse.analysis.alias import is_eliminated_concat
 from tofuse.driver.pipeline import partition
 from tofuse.fusion.region_liveness import peak_bytes, unfused_peak
+from tofuse.graph_partition import show_partition
+from tofuse.graph_partition.parse import parse_partition
 from tofuse.ir.parse_graph import parse_graph
-from tofuse.region import show_partition
-from tofuse.region.parse import parse_partition
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

@@ -12,13 +12,14 @@ from tests.support.partition_runner import copy_inputs, run_lowered, view_of_mem
 from tofuse.analysis.alias import AliasAnalysis
 from tofuse.fusion.lower.lower_region import LoweredRegion, lower_region
 from tofuse.fusion.rounding import values_to_round
+from tofuse.graph_partition import Partition
 from tofuse.ir.graph import Graph, Value, show_graph
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.parse_kernel import parse_kernel
+from tofuse.ir.region import Region
 from tofuse.ops.check_graph import check_graph
 from tofuse.ops.check_kernel import check_kernel
 from tofuse.ops.reference import run_graph
-from tofuse.region import Partition, Region
 
 CASES = read_cases(Path(__file__).parent / "lower_region.txt")
 

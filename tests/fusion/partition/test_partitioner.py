@@ -11,10 +11,10 @@ from tofuse.driver.oracle import CostOracle
 from tofuse.driver.pipeline import partition
 from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import lower_region
+from tofuse.graph_partition import show_partition
 from tofuse.ir.fusion_hints import NO_FUSE
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.types import DType
-from tofuse.region import show_partition
 
 OPS = 2000
 

@@ -3,7 +3,7 @@
 from tofuse.analysis.alias import AliasAnalysis
 from tofuse.fusion.partition.region_split import split_by_peak
 from tofuse.ir.parse_graph import parse_graph
-from tofuse.region import Region
+from tofuse.ir.region import Region
 
 
 def test_split_by_peak_frees_inputs_of_the_first_part():

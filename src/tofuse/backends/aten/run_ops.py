@@ -12,9 +12,9 @@ from tofuse.analysis.alias import is_aten_view
 from tofuse.errors import TofuseError
 from tofuse.ir.dims import Dim, SymDim, evaluate, symbol, symbols_of
 from tofuse.ir.graph import Graph, Op, Value
+from tofuse.ir.region import Region
 from tofuse.ir.types import DType
 from tofuse.ops.reference import TO_TORCH, run_graph
-from tofuse.region import Region
 from tofuse.torch_internals.memory import tensor_version
 from tofuse.torch_internals.trees import tree_leaves
 

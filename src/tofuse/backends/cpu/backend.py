@@ -50,8 +50,9 @@ from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.nest import Nest
 from tofuse.ir.plan import Plan
+from tofuse.ir.region import Region
+from tofuse.ir.rules import Reason, Rule
 from tofuse.ir.schedule import Schedule, ScheduledKernel, Target
-from tofuse.region import Reason, Region, Rule
 from tofuse.schedule.alias_legality import legal_aliases
 from tofuse.schedule.kernel_dedup import DedupedKernel, kernel_dedup
 from tofuse.schedule.schedule_legality import Unschedulable

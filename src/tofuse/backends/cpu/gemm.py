@@ -32,8 +32,8 @@ from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_COLUMNS, PANEL_DEPTH
 from tofuse.disk_store import Store
 from tofuse.ir.dims import Dim, size_hint, symbol
 from tofuse.ir.graph import Value
+from tofuse.ir.region import Region
 from tofuse.ir.schedule import Target
-from tofuse.region import Region
 
 MAX_ROWS = 14  # 32 registers hold 28 accumulators, two vectors of B and one of A
 WHY = "uses AVX-512; PyTorch's matrix products do not on this processor"

@@ -10,8 +10,8 @@ from tofuse.analysis.alias import MemRef
 from tofuse.ir.call_arguments import CallArgument, OperandRef
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.graph import Op, Value
+from tofuse.ir.region import Region
 from tofuse.ir.types import DType
-from tofuse.region import Region
 
 Storage = Mapping[Value, MemRef]
 Matcher = Callable[[Op, Storage], Union["Gemm", None]]

@@ -50,9 +50,10 @@ from tofuse.ir.executor import TRITON
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.plan import Plan
+from tofuse.ir.region import Region
+from tofuse.ir.rules import Reason, Rule
 from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ir.tile import GpuTarget, TileNest, TileProgram, TilingChoice
-from tofuse.region import Reason, Region, Rule
 from tofuse.schedule.alias_legality import legal_tile_aliases
 from tofuse.schedule.kernel_dedup import merge_gpu_kernels
 from tofuse.schedule.schedule_legality import Unschedulable

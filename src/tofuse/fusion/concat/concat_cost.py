@@ -7,8 +7,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 
 from tofuse.cost.thresholds import MEMORY_ROUND_TRIP
 from tofuse.ir.graph import Op
+from tofuse.ir.rules import Reason, Rule
 from tofuse.ops.table import OPS, Pattern
-from tofuse.region import Reason, Rule
 
 
 def concat_too_costly(

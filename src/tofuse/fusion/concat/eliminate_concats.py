@@ -22,12 +22,13 @@ from tofuse.analysis.alias import (
 )
 from tofuse.cost.target_costs import CostsOf
 from tofuse.cost.thresholds import FEW_OPERANDS, MIN_RUN_BYTES
+from tofuse.graph_partition import Partition
 from tofuse.ir.call_arguments import CallArguments, OperandRef
 from tofuse.ir.dims import Dim, equal_strides, size_hint
 from tofuse.ir.graph import Attr, Graph, Names, Op, Value
+from tofuse.ir.rules import Reason, Rule
 from tofuse.ir.types import DType
 from tofuse.ops.result_types import make_op
-from tofuse.region import Partition, Reason, Rule
 
 CAT = "aten.cat.default"
 

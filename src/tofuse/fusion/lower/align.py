@@ -9,8 +9,8 @@ from tofuse.analysis.alias import MemRef
 from tofuse.fusion.lower.axes import Atom, Atoms, LoweringError
 from tofuse.ir.dims import Dim, contiguous_strides, equal_strides
 from tofuse.ir.graph import Op, Value
+from tofuse.ir.rules import Rule
 from tofuse.ops.table import OPS, Pattern
-from tofuse.region import Rule
 
 Dims = list[list[Atom]]  # per dimension, the axes it consists of, outermost first
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tofuse.ir.dims import Dim, exact_div, product
-from tofuse.region import RejectedKernel, Rule
+from tofuse.ir.rules import RejectedKernel, Rule
 
 Atom = int
 Snapshot = tuple[list[int], list[Dim], dict[int, tuple[int, int]], set[int]]

@@ -8,8 +8,8 @@ from dataclasses import replace
 from tofuse.analysis.alias import MemRef, reshape_strides
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.graph import Op, Value, substitute_operands
+from tofuse.ir.region import Region
 from tofuse.ops.table import OPS, Pattern
-from tofuse.region import Region
 
 FlatRegion = tuple[Region, dict[Value, MemRef]]
 

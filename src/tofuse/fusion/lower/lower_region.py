@@ -27,9 +27,10 @@ from tofuse.ir.kernel import (
     Reduce,
     Uniform,
 )
+from tofuse.ir.region import Region
+from tofuse.ir.rules import Rule
 from tofuse.ir.types import DType
 from tofuse.ops.table import ELEMENTARY, Pattern
-from tofuse.region import Region, Rule
 
 
 def lower_region(

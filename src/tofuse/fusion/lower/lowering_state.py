@@ -32,9 +32,10 @@ from tofuse.ir.kernel import (
     iteration_axes,
     make_affine,
 )
+from tofuse.ir.region import Region
+from tofuse.ir.rules import Rule
 from tofuse.ir.types import DType
 from tofuse.ops.table import OPS, Pattern
-from tofuse.region import Region, Rule
 
 Substitution = tuple[tuple[Atom, AffineExpr], ...]  # atoms with an index other than their loop
 # emits an op's result at substituted indices, under a guard

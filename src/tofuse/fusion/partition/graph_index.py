@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tofuse.analysis.alias import AliasAnalysis, is_view
 from tofuse.ir.graph import Graph, Op, Value
-from tofuse.region import Region
+from tofuse.ir.region import Region
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from tofuse.fusion.partition.profitability import (
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_requested
 from tofuse.ir.graph import Op
-from tofuse.region import Reason, Rule
+from tofuse.ir.rules import Reason, Rule
 
 
 def grow(index: GraphIndex, legality: MergeLegality, rounded: frozenset[str]) -> Growth:

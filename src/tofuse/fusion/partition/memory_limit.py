@@ -10,8 +10,8 @@ from tofuse.fusion.order_regions import order_regions
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.partition.region_split import Split, split_by_peak
 from tofuse.fusion.region_liveness import Peak, find_peak
+from tofuse.graph_partition import Partition
 from tofuse.ir.graph import Graph
-from tofuse.region import Partition
 
 # Makes a partition of a graph: with this evaluator, these splits, and concats in place or not.
 PartitionGraph = Callable[[Graph, RegionEvaluator, frozenset[Split], bool], Partition]

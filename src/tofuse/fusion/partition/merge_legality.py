@@ -21,8 +21,8 @@ from tofuse.fusion.partition.region_split import Split
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_forbidden, fusion_requested
 from tofuse.ir.graph import Op, Value, device_of
+from tofuse.ir.rules import Reason, Rule
 from tofuse.ops.table import OPS, Pattern
-from tofuse.region import Reason, Rule
 
 
 @dataclass(eq=False)

@@ -14,10 +14,11 @@ from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.partition.region_split import Split
 from tofuse.fusion.partition.verdicts import edge_verdicts, rejected_hints, sibling_verdict
 from tofuse.fusion.rounding import values_to_round
+from tofuse.graph_partition import Partition
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_requested
 from tofuse.ir.graph import Graph, Op, Value
-from tofuse.region import Partition, Region
+from tofuse.ir.region import Region
 
 ViewPass = Callable[[Graph, Mapping[Value, MemRef]], Graph]
 

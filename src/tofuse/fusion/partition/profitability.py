@@ -10,7 +10,7 @@ from tofuse.cost.target_costs import TargetCosts
 from tofuse.cost.thresholds import INEFFICIENCY, NEGLIGIBLE_US
 from tofuse.ir.dims import size_hint, stride_order
 from tofuse.ir.graph import Op
-from tofuse.region import Reason
+from tofuse.ir.rules import Reason
 
 
 def is_inefficient(cost: Cost | None) -> TypeGuard[Cost]:

@@ -13,7 +13,7 @@ from tofuse.fusion.lowering_memo import LoweringMemo
 from tofuse.fusion.partition.graph_index import GraphIndex
 from tofuse.ir.graph import Op, device_of
 from tofuse.ir.kernel import Kernel
-from tofuse.region import Rule
+from tofuse.ir.rules import Rule
 
 TOO_MANY_BUFFERS = Rule.TOO_MANY_BUFFERS(MAX_BUFFERS)
 EvaluateKernel = Callable[[Kernel, str], Evaluation]  # on a device

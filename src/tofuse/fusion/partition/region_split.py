@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping
 from tofuse.analysis.alias import MemRef, is_view
 from tofuse.cost.memory_traffic import value_bytes
 from tofuse.ir.graph import Value
-from tofuse.region import Region
+from tofuse.ir.region import Region
 
 Split = frozenset[frozenset[str]]  # result names in parts; no kernel computes results of two parts
 

@@ -7,8 +7,9 @@ from tofuse.fusion.partition.grow import Growth
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_requested
 from tofuse.ir.graph import Op
+from tofuse.ir.region import Verdict
+from tofuse.ir.rules import Rule
 from tofuse.ops.table import OPS, Pattern
-from tofuse.region import Rule, Verdict
 
 FUSED_RULES = {
     Pattern.ELEMENTWISE: Rule.ELEMENTWISE,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from tofuse.analysis.alias import is_view
 from tofuse.analysis.reachability import reachable
 from tofuse.ir.graph import Graph, Op, Value
+from tofuse.ir.region import Verdict
+from tofuse.ir.rules import Rule
 from tofuse.ops.table import OPS, Pattern
 from tofuse.passes.batch.branch_match import ConcatBranches
-from tofuse.region import Rule, Verdict
 
 
 def missed_batching_remarks(before: Graph, after: Graph) -> tuple[Verdict, ...]:

@@ -12,8 +12,8 @@ from tofuse.cost.library import library_us
 from tofuse.cost.machine import default_machine
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.parse_graph import parse_graph
+from tofuse.ir.region import Region
 from tofuse.ir.schedule import Target
-from tofuse.region import Region
 
 
 def cost(k: Kernel, threads: int = 1, lanes: int = 16) -> Cost:

@@ -25,10 +25,10 @@ from tofuse.driver.pipeline import partition, run_graph_passes
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph import show_graph
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.rules import Reason
 from tofuse.ir.tile import GpuTarget, TileGroup, TileProgram
 from tofuse.ops.check_kernel import check_kernel
 from tofuse.ops.table import ELEMENTARY
-from tofuse.region import Reason
 from tofuse.schedule.alias_legality import legal_tile_aliases
 from tofuse.schedule.schedule_legality import Unschedulable
 

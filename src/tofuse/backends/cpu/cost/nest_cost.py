@@ -25,9 +25,9 @@ from tofuse.ir.nest import (
     Reload,
     StmtNode,
 )
+from tofuse.ir.rules import Reason, Rule
 from tofuse.ir.schedule import Loop
 from tofuse.ir.types import DType
-from tofuse.region import Reason, Rule
 
 Loops = tuple[Loop, ...]  # outermost first
 

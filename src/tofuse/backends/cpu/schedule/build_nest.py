@@ -28,8 +28,8 @@ from tofuse.ir.kernel import (
     iteration_axes,
 )
 from tofuse.ir.nest import For, Nest, NestStmt, Node, Phase, Reload, StmtNode
+from tofuse.ir.rules import Rule
 from tofuse.ir.schedule import Schedule
-from tofuse.region import Rule
 from tofuse.schedule.backward_slice import backward_slice
 from tofuse.schedule.schedule_legality import Unschedulable, check_schedule
 

@@ -17,9 +17,9 @@ from tofuse.ir.kernel import (
     Store,
     iteration_axes,
 )
+from tofuse.ir.rules import Rule
 from tofuse.ir.schedule import Schedule
 from tofuse.ops.table import OPS
-from tofuse.region import Rule
 from tofuse.schedule.schedule_legality import Unschedulable
 
 

@@ -23,6 +23,7 @@ from tofuse.backends.cuda.schedule.tiling_legality import check_tiling
 from tofuse.cost.thresholds import MAX_LAUNCHES
 from tofuse.ir.dims import static_or
 from tofuse.ir.kernel import Kernel, Reduce, Stmt, Store, iteration_axes
+from tofuse.ir.rules import Rule
 from tofuse.ir.tile import (
     LOOPED,
     Contraction,
@@ -36,7 +37,6 @@ from tofuse.ir.tile import (
     TilingChoice,
     Workspace,
 )
-from tofuse.region import Rule
 from tofuse.schedule.backward_slice import backward_slice
 from tofuse.schedule.schedule_legality import Unschedulable
 

@@ -51,8 +51,8 @@ from tofuse.ir.kernel import (
     Store,
     iteration_axes,
 )
+from tofuse.ir.rules import Rule
 from tofuse.ir.tile import GpuTarget, Tile, Tiling
-from tofuse.region import Rule
 from tofuse.schedule.axis_strides import axes_by_stride, transposed_axis
 from tofuse.schedule.schedule_legality import Unschedulable
 

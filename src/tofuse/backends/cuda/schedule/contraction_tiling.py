@@ -20,9 +20,9 @@ from tofuse.cost.thresholds import (
 )
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.kernel import Compute, Kernel, Reduce, Stmt, Store, iteration_axes
+from tofuse.ir.rules import Rule
 from tofuse.ir.tile import Contraction, GpuTarget, Tile, Tiling
 from tofuse.ir.types import DType
-from tofuse.region import Rule
 from tofuse.schedule.axis_strides import axes_by_stride
 from tofuse.schedule.schedule_legality import Unschedulable
 

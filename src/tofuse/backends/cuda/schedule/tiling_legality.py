@@ -6,8 +6,8 @@ from tofuse.backends.cuda.schedule.choose_tiling import max_elements
 from tofuse.cost.thresholds import INSTRUCTION_TILE
 from tofuse.ir.dims import product
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.rules import Rule
 from tofuse.ir.tile import LOOPED, Tile, Tiling
-from tofuse.region import Rule
 from tofuse.schedule.schedule_legality import Unschedulable
 
 MAX_BLOCK_ELEMENTS = 1 << 20  # of a Triton tensor

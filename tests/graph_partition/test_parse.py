@@ -4,9 +4,10 @@ import pytest
 
 from tofuse.analysis.alias import MemRef
 from tofuse.errors import ParseError
-from tofuse.region import Rule, Verdict, show_partition
-from tofuse.region.data import show_verdict
-from tofuse.region.parse import parse_partition
+from tofuse.graph_partition import show_partition
+from tofuse.graph_partition.parse import parse_partition
+from tofuse.ir.region import Verdict, show_verdict
+from tofuse.ir.rules import Rule
 
 EXAMPLE = """\
 graph(x: f32[4,6], i: i64[4]) {

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from tofuse.analysis.alias import AliasAnalysis, MemRef
 from tofuse.errors import VerifyError
+from tofuse.graph_partition import Partition
 from tofuse.ir.graph import Graph, Op
 from tofuse.ir.line_reader import END, LineReader, read_lines
 from tofuse.ir.parse_graph import read_graph
+from tofuse.ir.region import REQUESTED, Region, Verdict
+from tofuse.ir.rules import Reason, Rule
 from tofuse.ops.check_graph import check_graph
-from tofuse.region.data import REQUESTED, Partition, Region, Verdict
-from tofuse.region.rules import Reason, Rule
 
 
 def parse_partition(text: str) -> Partition:
