@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 from tofuse.backends.cpu.llvm.load import host_target
 from tofuse.cost.machine import Machine
-from tofuse.driver.oracle import CostOracle
-from tofuse.driver.pipeline import partition
+from tofuse.driver.pipeline import cost_oracle, partition
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.graph_partition import Partition
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Value
@@ -118,8 +117,8 @@ def calls(size: int) -> Graph:
 def partition_on_cpu(graph: Graph, fuel: int | None = None) -> Partition:
     """Partition for a machine with default costs."""
     target = host_target(2)
-    oracle = CostOracle(target, Machine())
-    oracles = RegionEvaluator(oracle.evaluate, oracle.costs_of)
+    oracle = cost_oracle(target, Machine())
+    oracles = RegionEvaluator(oracle.evaluate, oracle.costs_of, oracle.lowerings)
     return partition(graph, oracles, fuel=fuel)
 
 

@@ -15,8 +15,7 @@ from tofuse.config import Config, make_config
 from tofuse.cost.machine_source import assumed_machine
 from tofuse.driver.assign_executors import requested_kernels
 from tofuse.driver.codegen import CodegenContext, generate_kernels
-from tofuse.driver.oracle import CostOracle
-from tofuse.driver.pipeline import codegen_context, fuse, optimized_graph
+from tofuse.driver.pipeline import codegen_context, cost_oracle, fuse, optimized_graph
 from tofuse.executors import executors_of
 from tofuse.graph_partition import Partition
 from tofuse.ir.kernel import Kernel
@@ -81,7 +80,7 @@ def _partition(graph: AtenGraph, contract: bool) -> tuple[Partition, CodegenCont
     config = make_config({})
     captured = convert(remove_effect_tokens(graph.gm), graph.phase, memory=graph.memory)
     host = host_target(1)
-    oracle = CostOracle(host, assumed_machine(host, config))
+    oracle = cost_oracle(host, assumed_machine(host, config))
     memory = captured.eager_memory
     assert memory is not None
     saved = frozenset(memory.saved_arguments if graph.phase == "backward" else ())

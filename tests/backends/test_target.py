@@ -11,13 +11,11 @@ from torch import Tensor
 
 import tofuse
 from tests.support.interpreted_backend import InterpretedBackend
-from tofuse.backends.backend_of import BACKENDS
 from tofuse.backends.cpu.llvm.load import CODE, host_target
 from tofuse.backends.target import Backend
 from tofuse.config import make_config
 from tofuse.cost.machine import Machine
-from tofuse.driver.oracle import CostOracle
-from tofuse.driver.pipeline import build_program, fuse, run_graph_passes
+from tofuse.driver.pipeline import BACKENDS, build_program, cost_oracle, fuse, run_graph_passes
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.plan.signature import CallSignature
 
@@ -39,7 +37,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> InterpretedBackend:
 
 def test_a_program_is_built_for_the_backends_of_its_oracle():
     backend: Backend = InterpretedBackend()
-    oracle = CostOracle(host_target(1), Machine(), backends={"cpu": lambda *args: backend})
+    oracle = cost_oracle(host_target(1), Machine(), backends={"cpu": lambda *args: backend})
     graph, config = run_graph_passes(parse_graph(GRAPH)), make_config({})
     part = fuse(graph, oracle=oracle, config=config)
     signature = CallSignature(part.graph.inputs, part.graph.outputs, {})

@@ -7,8 +7,7 @@ import torch
 from tofuse.backends.cuda.schedule.build_tiles import build_tiles
 from tofuse.backends.cuda.triton.emit import emit, launch_parameters
 from tofuse.cost.machine import Machine
-from tofuse.driver.oracle import CostOracle
-from tofuse.driver.pipeline import partition, run_graph_passes
+from tofuse.driver.pipeline import cost_oracle, partition, run_graph_passes
 from tofuse.frontends.definition import lower_statements
 from tofuse.frontends.execute_definition import captured_graph
 from tofuse.frontends.lowering import Lowering
@@ -28,8 +27,8 @@ from tofuse.ops.check_graph import check_graph
 
 def partition_for_gpu(graph: Graph) -> Partition:
     check_graph(graph)
-    oracle = CostOracle(Target(8, 1), Machine())
-    oracles = RegionEvaluator(oracle.evaluate, oracle.costs_of)
+    oracle = cost_oracle(Target(8, 1), Machine())
+    oracles = RegionEvaluator(oracle.evaluate, oracle.costs_of, oracle.lowerings)
     return partition(run_graph_passes(graph), oracles)
 
 

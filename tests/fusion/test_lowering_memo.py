@@ -6,7 +6,7 @@ from tofuse.backends.cpu.llvm.load import host_target
 from tofuse.config import Config
 from tofuse.cost.machine import Machine
 from tofuse.driver.codegen import CodegenContext, generate_kernels
-from tofuse.driver.oracle import CostOracle
+from tofuse.driver.pipeline import KERNEL_PASSES, cost_oracle
 from tofuse.fusion.lowering_memo import LoweringMemo
 from tofuse.graph_partition import Partition
 from tofuse.ir.kernel import Stmt, Uniform
@@ -29,7 +29,7 @@ SECOND = Region("second", GRAPH.ops[3:], GRAPH.ops[5].results)
 
 
 def test_equal_regions_are_lowered_once():
-    memo = LoweringMemo()
+    memo = LoweringMemo(KERNEL_PASSES)
     first, second = (memo.lower(r, STORAGE, frozenset()) for r in (FIRST, SECOND))
     assert first.kernel is second.kernel is memo.kernel(SECOND, STORAGE, frozenset())
     assert [v.name for v in first.arguments] == ["x", "s", "b"]
@@ -43,9 +43,9 @@ def statements(nest: Nest) -> list[Stmt]:
 
 
 def test_code_generation_takes_what_the_oracle_kept():
-    oracle = CostOracle(host_target(2), Machine())
+    oracle = cost_oracle(host_target(2), Machine())
     part = Partition(GRAPH, (FIRST, SECOND), AliasAnalysis(GRAPH), ())
-    context = CodegenContext(part, frozenset(), oracle, Config(verify=True))
+    context = CodegenContext(part, frozenset(), (), oracle, Config(verify=True))
     kernel = oracle.lowerings.kernel(FIRST, STORAGE, frozenset())
     assert oracle.evaluate(kernel, "cpu").rejection is None
     backend = oracle.backend("cpu")

@@ -6,8 +6,7 @@ from tofuse.analysis.alias import AliasAnalysis
 from tofuse.backends.cpu.llvm.load import host_target
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
-from tofuse.driver.oracle import CostOracle
-from tofuse.driver.pipeline import partition
+from tofuse.driver.pipeline import cost_oracle, partition
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.region_hash import region_structure
 from tofuse.ir.graph import Graph
@@ -94,14 +93,16 @@ def layers(count: int) -> Graph:
 def test_equal_layers_are_evaluated_once():
     evaluations: list[int] = []
     for count in (2, 12):
-        oracle, calls = CostOracle(host_target(2), Machine()), 0
+        oracle, calls = cost_oracle(host_target(2), Machine()), 0
 
         def evaluate(kernel: Kernel, device: str) -> Evaluation:
             nonlocal calls
             calls += 1
             return oracle.evaluate(kernel, device)  # noqa: B023
 
-        part = partition(layers(count), RegionEvaluator(evaluate, oracle.costs_of))
+        part = partition(
+            layers(count), RegionEvaluator(evaluate, oracle.costs_of, oracle.lowerings)
+        )
         assert sum(not r.library for r in part.regions) == count
         evaluations.append(calls)
     assert evaluations[0] == evaluations[1] > 0

@@ -6,6 +6,8 @@ from tofuse.backends.backend_of import backend_of
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
 from tofuse.cost.target_costs import TargetCosts
+from tofuse.driver.pipeline import BACKENDS, KERNEL_PASSES
+from tofuse.fusion.lowering_memo import LoweringMemo
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.rules import Reason
@@ -18,9 +20,10 @@ def accept_all(kernel: Kernel) -> None:
 
 def rejecting(reject: Callable[[Kernel], Reason | None] = accept_all) -> RegionEvaluator:
     """Return an evaluator that knows no costs; `reject` returns why it rejects a kernel."""
-    return RegionEvaluator(lambda kernel, device: Evaluation(reject(kernel)), costs_of)
+    memo = LoweringMemo(KERNEL_PASSES)
+    return RegionEvaluator(lambda kernel, device: Evaluation(reject(kernel)), costs_of, memo)
 
 
 def costs_of(device: str) -> TargetCosts:
     """Return the costs of a target with the assumed machine."""
-    return backend_of(device, Target(8, 1), Machine()).costs
+    return backend_of(device, Target(8, 1), Machine(), BACKENDS).costs

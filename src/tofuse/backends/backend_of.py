@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from tofuse.backends.cpu.backend import CpuBackend
+from tofuse.backends.cpu.backend import CpuBackend, KernelPass, NestPass
 from tofuse.backends.cuda.backend import CudaBackend
 from tofuse.backends.target import Backend
 from tofuse.cost.machine import Machine
@@ -14,26 +14,27 @@ from tofuse.ir.schedule import Target
 MakeBackend = Callable[[str, Target, Machine], Backend]
 
 
-def _cpu(device: str, target: Target, machine: Machine) -> Backend:
-    return CpuBackend(target, machine)
+def make_backends(
+    kernel_passes: Sequence[KernelPass], nest_passes: Sequence[NestPass]
+) -> dict[str, MakeBackend]:
+    """Return what makes the backends, by the type of their device; the CPU's runs the passes."""
+
+    def make_cpu(device: str, target: Target, machine: Machine) -> Backend:
+        return CpuBackend(target, machine, kernel_passes, nest_passes)
+
+    return {"cpu": make_cpu, "cuda": _make_cuda}
 
 
-def _cuda(device: str, target: Target, machine: Machine) -> Backend:
+def _make_cuda(device: str, target: Target, machine: Machine) -> Backend:
     return CudaBackend(device)
 
 
-BACKENDS: dict[str, MakeBackend] = {"cpu": _cpu, "cuda": _cuda}  # by the type of the device
-
-
 def backend_of(
-    device: str,
-    target: Target,
-    machine: Machine,
-    backends: Mapping[str, MakeBackend] = BACKENDS,
+    device: str, target: Target, machine: Machine, backends: Mapping[str, MakeBackend]
 ) -> Backend:
     """Return a backend for a device such as "cpu" or "cuda:0".
 
     Another device gets one for its costs alone: PyTorch runs all of its operators.
     """
-    make = backends.get(device.partition(":")[0], _cuda)
+    make = backends.get(device.partition(":")[0], _make_cuda)
     return make(device, target, machine)

@@ -20,6 +20,7 @@ from tofuse.cost.machine_source import assumed_machine
 from tofuse.cost.thresholds import TIMING_S
 from tofuse.disk_store import store_of
 from tofuse.driver.choice import ATEN, Choice, choose
+from tofuse.driver.pipeline import BACKENDS
 from tofuse.runtime.timing import real_tensors
 from tofuse.torch_internals.memory import tensor_version
 from tofuse.torch_internals.trees import tensor_leaves
@@ -40,7 +41,7 @@ def fastest_program(
     machine = assumed_machine(target, config)
     devices = {f"{a.device}": a.device for a in args if isinstance(a, torch.Tensor)}
     known = sorted(name for name, d in devices.items() if is_supported(d))
-    backends = [backend_of(name, target, machine) for name in known]
+    backends = [backend_of(name, target, machine, BACKENDS) for name in known]
     for obstacle in (b.timing_obstacle() for b in backends):
         if obstacle is not None:
             return compiled, obstacle

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,7 +18,6 @@ from tofuse.driver.oracle import CostOracle
 from tofuse.errors import CompileError
 from tofuse.fusion.lower.axes import LoweringError
 from tofuse.fusion.lowering_memo import SharedKernel
-from tofuse.fusion.nontemporal import mark_nontemporal
 from tofuse.graph_partition import Partition
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
@@ -28,17 +27,21 @@ from tofuse.ir.rules import Reason
 from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ops.check_kernel import check_kernel
 
+LastKernelPass = Callable[[Kernel, tuple[Value, ...], frozenset[Value]], Kernel]
+
 
 @dataclass(frozen=True, eq=False)
 class CodegenContext:
     """The state that all regions of a partition share: the oracle and the options.
 
-    `nontemporal` are the results whose stores bypass the caches. `mutations` are pairs of an
-    argument and the new value that the program writes into it.
+    `nontemporal` are the results whose stores bypass the caches; `last_passes` take a region's
+    kernel, its arguments and these results. `mutations` are pairs of an argument and the new value
+    that the program writes into it.
     """
 
     partition: Partition
     nontemporal: frozenset[Value]
+    last_passes: Sequence[LastKernelPass]
     oracle: CostOracle
     config: Config
     mutations: frozenset[tuple[Value, Value]] = frozenset()
@@ -140,14 +143,14 @@ def _lower(
 def _request(
     region: Region, shared: SharedKernel, schedule: ChosenSchedule, context: CodegenContext
 ) -> KernelRequest:
-    finish = partial(_finish, shared=shared, region=region, nontemporal=context.nontemporal)
+    finish = partial(_finish, shared=shared, region=region, context=context)
     names = [(v, b.name) for v, b in zip(shared.arguments, shared.kernel.buffers, strict=True)]
     updates = frozenset((a, b) for v, a in names for w, b in names if (v, w) in context.mutations)
     return KernelRequest(shared.kernel, finish, updates, schedule)
 
 
 def _finish(
-    kernel: Kernel, shared: SharedKernel, region: Region, nontemporal: frozenset[Value]
+    kernel: Kernel, shared: SharedKernel, region: Region, context: CodegenContext
 ) -> Kernel:
     """Return the shared kernel with the name, the random streams and the stores of this region."""
     body = kernel.body
@@ -157,7 +160,9 @@ def _finish(
             for s in body
         )
     kernel = replace(kernel, name=region.name, body=body)
-    return mark_nontemporal(kernel, shared.arguments, nontemporal)
+    for kernel_pass in context.last_passes:
+        kernel = kernel_pass(kernel, shared.arguments, context.nontemporal)
+    return kernel
 
 
 def _emit(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tofuse.backends.backend_of import BACKENDS, MakeBackend, backend_of
+from tofuse.backends.backend_of import MakeBackend, backend_of
 from tofuse.backends.target import Backend, Recorder
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
@@ -28,8 +28,8 @@ class CostOracle:
 
     target: Target
     machine: Machine
-    lowerings: LoweringMemo = field(default_factory=LoweringMemo)
-    backends: Mapping[str, MakeBackend] = field(default_factory=lambda: BACKENDS)
+    lowerings: LoweringMemo
+    backends: Mapping[str, MakeBackend]
     made: dict[str, Backend] = field(default_factory=dict)
 
     def backend(self, device: str) -> Backend:

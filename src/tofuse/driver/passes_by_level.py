@@ -10,7 +10,6 @@ from functools import partial
 from typing import TypeVar, Union
 
 from tofuse.analysis.alias import AliasAnalysis
-from tofuse.backends.cpu.backend import NEST_PASSES
 from tofuse.backends.cpu.llvm.emit import emit
 from tofuse.backends.cpu.schedule.build_nest import build_nest
 from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
@@ -20,19 +19,21 @@ from tofuse.backends.cuda.schedule.build_tiles import build_tiles
 from tofuse.backends.cuda.triton.emit import emit as emit_triton
 from tofuse.config import make_config
 from tofuse.cost.machine import default_machine
-from tofuse.driver.oracle import CostOracle
 from tofuse.driver.pipeline import (
+    CPU_KERNEL_PASSES,
     FIRST_GRAPH_PASSES,
     GRAPH_PASSES,
+    KERNEL_PASSES,
     LAST_GRAPH_PASSES,
+    NEST_PASSES,
     VIEW_PASSES,
+    cost_oracle,
     fuse,
     run_graph_passes,
 )
 from tofuse.errors import CompileError, OptionError, ParseError, VerifyError
 from tofuse.fusion.concat.eliminate_concats import eliminate_concats
 from tofuse.fusion.fold_epilogues import fold_epilogues
-from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lowering_memo import LoweringMemo
 from tofuse.fusion.overlap_collectives import overlap_collectives
 from tofuse.fusion.partition.partitioner import ViewPass
@@ -138,7 +139,7 @@ def verify(program: Program) -> None:
 
 def passes_by_level(target: Target, gpu: GpuTarget) -> list[Pass]:
     """Return the passes over programs of all levels, as the compiler runs them on a target."""
-    oracle = CostOracle(target, default_machine(target.threads, target.lanes))
+    oracle = cost_oracle(target, default_machine(target.threads, target.lanes))
     graph_passes = dict.fromkeys((*FIRST_GRAPH_PASSES, *GRAPH_PASSES, *LAST_GRAPH_PASSES))
     return [
         *(_pass(Graph, p) for p in graph_passes),
@@ -151,8 +152,8 @@ def passes_by_level(target: Target, gpu: GpuTarget) -> list[Pass]:
         _pass(Partition, fold_epilogues),
         _pass(Partition, overlap_collectives),
         _pass(Partition, lower_regions),
-        _pass(Kernel, coalesce),
-        _pass(Kernel, partial(unroll_axes, target=target), unroll_axes),
+        *(_pass(Kernel, p) for p in KERNEL_PASSES),
+        *(_pass(Kernel, partial(p, target=target), p) for p in CPU_KERNEL_PASSES),
         _pass(Kernel, partial(_schedule, target=target), build_nest),
         _pass(Kernel, partial(build_tiles, target=gpu), build_tiles),
         _pass(Nest, dead_statements),
@@ -222,7 +223,7 @@ def level_of(program: Program) -> str:
 
 def lower_regions(part: Partition) -> list[Kernel]:
     """Lower each region that is no library call to a kernel. Raises LoweringError."""
-    memo, memrefs = LoweringMemo(), part.aliases.memrefs
+    memo, memrefs = LoweringMemo(KERNEL_PASSES), part.aliases.memrefs
     regions = [r for r in part.regions if not r.library]
     lowered = [memo.lower(r, memrefs, part.rounded) for r in regions]
     return [replace(x.kernel, name=r.name) for x, r in zip(lowered, regions, strict=True)]

@@ -9,8 +9,11 @@ from functools import partial
 
 from torch.fx import GraphModule
 
+from tofuse.backends.backend_of import MakeBackend, make_backends
 from tofuse.backends.code_library import CodeLibrary
 from tofuse.backends.cpu.runtime.launch import thread_count
+from tofuse.backends.cpu.schedule.prefetch import prefetch
+from tofuse.backends.cpu.schedule.unroll_axes import unroll_axes
 from tofuse.capture.fx.eager_memory import EagerMemory, simulate_eager
 from tofuse.capture.joint.complex.complex_to_real import complex_to_real
 from tofuse.capture.joint.loss_gradients import loss_gradients
@@ -31,7 +34,7 @@ from tofuse.capture.pre_autograd.replace_functions import replace_functions
 from tofuse.capture.pre_autograd.sharded_dropout import sharded_dropout
 from tofuse.capture.pre_autograd.vectorize import vectorize
 from tofuse.config import Config
-from tofuse.cost.machine import SMALLEST_POOLED
+from tofuse.cost.machine import SMALLEST_POOLED, Machine
 from tofuse.cost.machine_source import assumed_machine, measured_machine
 from tofuse.cost.thresholds import PEAK_TOLERANCE
 from tofuse.driver.assign_executors import (
@@ -60,7 +63,9 @@ from tofuse.errors import TofuseWarning
 from tofuse.executors import executors_of
 from tofuse.fusion.concat.eliminate_concats import eliminate_concats, eliminate_stored_concats
 from tofuse.fusion.fold_epilogues import fold_epilogues
-from tofuse.fusion.nontemporal import nontemporal_values
+from tofuse.fusion.lower.coalesce import coalesce
+from tofuse.fusion.lowering_memo import LoweringMemo
+from tofuse.fusion.nontemporal import mark_nontemporal, nontemporal_values
 from tofuse.fusion.overlap_collectives import overlap_collectives
 from tofuse.fusion.partition.memory_limit import partition_within_memory_limit
 from tofuse.fusion.partition.partitioner import form_regions
@@ -76,6 +81,7 @@ from tofuse.ir.graph import Graph, show_graph
 from tofuse.ir.line_reader import SEPARATOR
 from tofuse.ir.plan import Allocate
 from tofuse.ir.region import Region
+from tofuse.ir.schedule import Target
 from tofuse.passes.batch.batch_branches import batch_branches
 from tofuse.passes.batch.remarks import missed_batching_remarks
 from tofuse.passes.canonicalize_views import canonicalize_views
@@ -122,11 +128,8 @@ PRE_AUTOGRAD_PASSES = (
 # The joint graph, before it is cut into forward and backward. Before these run `merge_seeds` and
 # `complex_to_real`, which run on inference graphs, too (`run_traced_passes`).
 JOINT_PASSES = (
-    clean_recompute_tags,
-    tangent_dtypes,
-    scatter_to_select,
-    narrow_indices,
-    loss_gradients,
+    *(clean_recompute_tags, tangent_dtypes, scatter_to_select),
+    *(narrow_indices, loss_gradients),
 )
 
 # Graph -> Graph: the first passes once, so that the others see one of many isomorphic branches;
@@ -150,11 +153,14 @@ LAST_GRAPH_PASSES = (dead_code, chunk_rows, propagate_strides, simplify, dead_co
 # Graph -> Graph, given the storage of each value: before regions are formed.
 VIEW_PASSES = (materialize_views, duplicate_sources, duplicate_views)
 
+# Kernel -> Kernel: once for regions of equal structure; on the CPU, before a kernel is scheduled;
+# and for the kernel of each region.
+KERNEL_PASSES = (coalesce,)
+CPU_KERNEL_PASSES = (unroll_axes,)
+LAST_KERNEL_PASSES = (mark_nontemporal,)
 
-# Kernel -> Kernel: `fusion/lowering_memo.py` runs coalesce and mark_host_scalars, the CPU's backend
-# runs unroll_axes, and code generation, which takes their kernels, runs mark_nontemporal.
-
-# Nest -> Nest: `NEST_PASSES` in `backends/cpu/backend.py`.
+NEST_PASSES = (prefetch,)  # Nest -> Nest
+BACKENDS = make_backends(CPU_KERNEL_PASSES, NEST_PASSES)
 
 
 def plan_passes(bindings: Mapping[int, KernelBinding], exclusive: Sequence[Allocate]) -> PlanPasses:
@@ -228,7 +234,7 @@ def compile_captured(
     saved = frozenset(memory.saved_arguments if phase == "backward" else ())
     limit = memory.peak(phase)
     target = compile_context.target(thread_count())
-    oracle = CostOracle(target, assumed_machine(target, config))
+    oracle = cost_oracle(target, assumed_machine(target, config))
     limited = None if captured.has_derived_sizes else limit
     fuse_part = partial(fuse, oracle=oracle, config=config, fuel=fuel)
     fuse_whole = partial(fuse_part, limit=limited, saved=saved)
@@ -325,10 +331,17 @@ def partition(
     return part
 
 
+def cost_oracle(
+    target: Target, machine: Machine, backends: Mapping[str, MakeBackend] = BACKENDS
+) -> CostOracle:
+    """Return the oracle of a compilation, whose kernels go through all passes."""
+    return CostOracle(target, machine, LoweringMemo(KERNEL_PASSES), backends)
+
+
 def codegen_context(part: Partition, oracle: CostOracle, config: Config) -> CodegenContext:
     """Return the context for code generation of all regions of a partition."""
     nontemporal = nontemporal_values(part, oracle.machine.l3_bytes)
-    return CodegenContext(part, nontemporal, oracle, config)
+    return CodegenContext(part, nontemporal, LAST_KERNEL_PASSES, oracle, config)
 
 
 def build_program(

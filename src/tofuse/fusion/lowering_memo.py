@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tofuse.analysis.alias import MemRef
 from tofuse.fusion.lower.axes import LoweringError
-from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import LoweredRegion, lower_region
 from tofuse.fusion.region_hash import RegionStructure, region_structure
 from tofuse.ir.dims import Dim
@@ -16,6 +15,8 @@ from tofuse.ir.kernel import Kernel, Uniform
 from tofuse.ir.region import Region
 from tofuse.ir.rules import Reason, Rule
 from tofuse.ir.types import is_host
+
+KernelPass = Callable[[Kernel], Kernel]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +36,7 @@ class SharedKernel:
 class LoweringMemo:
     """The kernels of one compilation, after the passes that do not depend on a schedule."""
 
+    passes: Sequence[KernelPass]
     structures: dict[Hashable, RegionStructure] = field(default_factory=dict)  # by region
     # by structure: the first region of it with its kernel, or the reason why it has none
     entries: dict[Hashable, tuple[RegionStructure, LoweredRegion | Reason]] = field(
@@ -66,7 +68,8 @@ class LoweringMemo:
             self.structures[key] = region_structure(region, storage, rounded)
         structure = self.structures[key]
         if structure.key not in self.entries:
-            self.entries[structure.key] = structure, _lower(region, storage, rounded)
+            lowered = _lower(region, storage, rounded, self.passes)
+            self.entries[structure.key] = structure, lowered
         first, lowered = self.entries[structure.key]
         if isinstance(lowered, Reason):
             raise LoweringError(lowered)
@@ -74,17 +77,21 @@ class LoweringMemo:
 
 
 def _lower(
-    region: Region, storage: Mapping[Value, MemRef], rounded: frozenset[str]
+    region: Region,
+    storage: Mapping[Value, MemRef],
+    rounded: frozenset[str],
+    passes: Sequence[KernelPass],
 ) -> LoweredRegion | Reason:
     """Lower a region and run the passes over its kernel."""
+    device = device_of(region.ops)
     try:
         lowered = lower_region(region, storage, rounded=rounded)
-        arguments, device = lowered.arguments, device_of(region.ops)
-        return LoweredRegion(
-            mark_host_scalars(coalesce(lowered.kernel), arguments, device), arguments
-        )
+        kernel = mark_host_scalars(lowered.kernel, lowered.arguments, device)
     except LoweringError as e:
         return e.reason
+    for kernel_pass in passes:
+        kernel = kernel_pass(kernel)
+    return replace(lowered, kernel=kernel)
 
 
 def mark_host_scalars(kernel: Kernel, arguments: tuple[Value, ...], device: str) -> Kernel:

@@ -14,8 +14,7 @@ from tofuse.backends.target import EmittedKernel
 from tofuse.config import make_config
 from tofuse.cost.machine_source import assumed_machine
 from tofuse.driver.codegen import generate_kernels
-from tofuse.driver.oracle import CostOracle
-from tofuse.driver.pipeline import codegen_context, fuse
+from tofuse.driver.pipeline import codegen_context, cost_oracle, fuse
 from tofuse.errors import CompileError
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.parse_tiling import parse_tiling_choice
@@ -36,7 +35,7 @@ def generate(*choices: str) -> list[EmittedKernel]:
     """Return the kernel of one region for each choice; empty text stands for the heuristics."""
     config = make_config({"strict": True})
     target = host_target(1)
-    oracle = CostOracle(target, assumed_machine(target, config))
+    oracle = cost_oracle(target, assumed_machine(target, config))
     part = fuse(parse_graph(ROWS), oracle=oracle, config=config)
     (region,) = part.regions
     context = codegen_context(part, oracle, config)

@@ -7,8 +7,7 @@ from tests.support.call_count import count_calls
 from tests.support.evaluators import rejecting
 from tofuse.backends.cpu.llvm.load import host_target
 from tofuse.cost.machine import Machine
-from tofuse.driver.oracle import CostOracle
-from tofuse.driver.pipeline import partition
+from tofuse.driver.pipeline import cost_oracle, partition
 from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import lower_region
 from tofuse.graph_partition import show_partition
@@ -63,7 +62,7 @@ def test_elementwise_extensions_are_not_evaluated(returned, kernels):
         sums.append(p("add", *sums[-2:]))
     ends = [p("broadcast", sums[-1], shape=SIZE, dims=(d,)) for d in (0, 1)]
     graph = p.graph(p("mul", *ends), *(sums if returned else ()))
-    oracle = CostOracle(host_target(2), Machine())
+    oracle = cost_oracle(host_target(2), Machine())
 
     def reject(kernel):
         evaluations.append(len(kernel.body))
@@ -107,4 +106,4 @@ def test_elementwise_ops_of_equal_shape_on_separate_views_are_checked():
     )
     for region in part.regions:
         kernel = coalesce(lower_region(region, part.aliases.memrefs).kernel)
-        assert CostOracle(host_target(2), Machine()).evaluate(kernel, "cpu").rejection is None
+        assert cost_oracle(host_target(2), Machine()).evaluate(kernel, "cpu").rejection is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -15,9 +15,7 @@ from tofuse.backends.cpu.runtime.kernel_code import kernel_code
 from tofuse.backends.cpu.runtime.launch import Launcher
 from tofuse.backends.cpu.schedule.build_nest import build_nest
 from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
-from tofuse.backends.cpu.schedule.prefetch import prefetch
 from tofuse.backends.cpu.schedule.schedule_variants import schedule_variants
-from tofuse.backends.cpu.schedule.unroll_axes import unroll_axes
 from tofuse.backends.target import (
     ChosenSchedule,
     EmittedKernel,
@@ -57,12 +55,13 @@ from tofuse.schedule.alias_legality import legal_aliases
 from tofuse.schedule.kernel_dedup import DedupedKernel, kernel_dedup
 from tofuse.schedule.schedule_legality import Unschedulable
 
-NEST_PASSES = (prefetch,)  # Nest -> Nest
+KernelPass = Callable[[Kernel, Target], Kernel]
+NestPass = Callable[[Nest], Nest]
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluatedKernel:
-    """A kernel after unrolling, with the schedule of the heuristics, and its nest if any."""
+    """A kernel after the passes, with the schedule of the heuristics, and its nest if any."""
 
     kernel: Kernel
     schedule: Schedule
@@ -74,11 +73,15 @@ class EvaluatedKernel:
 class CpuBackend:
     """The processor `target`, whose costs for decisions are those of `machine`.
 
+    `kernel_passes` run before a kernel is scheduled, `nest_passes` over its nest.
+
     Schedules each kernel once: code generation takes the nests that were judged good.
     """
 
     target: Target
     machine: Machine
+    kernel_passes: Sequence[KernelPass]
+    nest_passes: Sequence[NestPass]
     evaluated: dict[Kernel, EvaluatedKernel] = field(default_factory=dict)
 
     executor = KERNELS
@@ -105,16 +108,18 @@ class CpuBackend:
     def evaluated_kernel(self, kernel: Kernel) -> EvaluatedKernel:
         """Return a kernel with the schedule that the heuristics choose."""
         if kernel not in self.evaluated:
-            unrolled = unroll_axes(kernel, self.target)
-            schedule, nest = choose_schedule(unrolled, self.target), None
+            changed = kernel
+            for kernel_pass in self.kernel_passes:
+                changed = kernel_pass(changed, self.target)
+            schedule, nest = choose_schedule(changed, self.target), None
             try:
-                nest = build_nest(unrolled, schedule)
+                nest = build_nest(changed, schedule)
                 cost = nest_cost(nest, self.machine)
                 rejection = recompute_rejection(cost)
                 evaluation = Evaluation(rejection, cost if rejection is None else None)
             except Unschedulable as e:
                 evaluation = Evaluation(e.reason)
-            self.evaluated[kernel] = EvaluatedKernel(unrolled, schedule, evaluation, nest)
+            self.evaluated[kernel] = EvaluatedKernel(changed, schedule, evaluation, nest)
         return self.evaluated[kernel]
 
     def schedule(self, requests: Sequence[KernelRequest]) -> list[KernelCall | Reason]:
@@ -125,7 +130,7 @@ class CpuBackend:
         built: dict[Kernel, Nest | Reason] = {}
         for x, own, k in zip(shared, finished, known, strict=True):
             if x.kernel not in built:
-                built[x.kernel] = _build(x, own, k)
+                built[x.kernel] = _build(x, own, k, self.nest_passes)
         nests = [built[x.kernel] for x in shared]
         return [
             nest if isinstance(nest, Reason) else KernelCall(nest, x.sizes)
@@ -217,7 +222,9 @@ def _schedule_of(request: KernelRequest, known: EvaluatedKernel) -> Schedule:
     return chosen
 
 
-def _build(shared: DedupedKernel, own: Kernel, known: EvaluatedKernel) -> Nest | Reason:
+def _build(
+    shared: DedupedKernel, own: Kernel, known: EvaluatedKernel, passes: Sequence[NestPass]
+) -> Nest | Reason:
     """Return the nest of a kernel that may be shared: the one that was evaluated, if it fits."""
     nest = None
     if shared.kernel is own and own.body is known.kernel.body and known.nest is not None:
@@ -226,7 +233,7 @@ def _build(shared: DedupedKernel, own: Kernel, known: EvaluatedKernel) -> Nest |
         nest = nest or build_nest(shared.kernel, shared.schedule, repeat_reductions=True)
     except Unschedulable as e:
         return e.reason
-    for nest_pass in NEST_PASSES:
+    for nest_pass in passes:
         nest = nest_pass(nest)
     return nest
 

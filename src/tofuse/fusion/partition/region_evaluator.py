@@ -28,7 +28,7 @@ class RegionEvaluator:
 
     evaluate_kernel: EvaluateKernel
     costs_of: CostsOf
-    lowerings: LoweringMemo = field(default_factory=LoweringMemo)
+    lowerings: LoweringMemo
     ignore_cost: bool = False
     evaluations: dict[Kernel, Evaluation] = field(default_factory=dict)
 
