@@ -92,9 +92,9 @@ def handed_back(*args, **kwargs):
     def original(*args, **kwargs):
         ran.append("eager")
 
-    function.hand_back.programs, function.hand_back.original = 1, original
+    function.hand_back.programs = 1
     function.hand_back.add(1, args, kwargs)
-    return with_entries(compiled, function, None), ran
+    return with_entries(compiled, function, None, original), ran
 
 
 X, Y = torch.randn(4), torch.randn(4)
@@ -168,7 +168,7 @@ def test_a_module_in_training_is_another_kind():
 def test_threads_know_what_ran_in_their_own_calls():
     function = make_record(make_config({}))
     record = function.hand_back
-    record.programs, record.original = 1, lambda x: None
+    record.programs = 1
     inside, leave = threading.Event(), threading.Event()
 
     def compiled(x):
@@ -177,7 +177,7 @@ def test_threads_know_what_ran_in_their_own_calls():
             inside.set()
         leave.wait(10)
 
-    call = with_entries(compiled, function, None)
+    call = with_entries(compiled, function, None, lambda x: None)
     slow = threading.Thread(target=call, args=(torch.ones(3),))
     slow.start()
     eager = threading.Thread(target=call, args=(torch.ones(2),))

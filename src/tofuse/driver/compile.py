@@ -28,6 +28,7 @@ from tofuse.driver.compile_graph import compile_graph
 from tofuse.driver.compile_program import compile_program
 from tofuse.driver.fork import register_fork_handlers
 from tofuse.driver.function_record import FunctionRecord, make_record
+from tofuse.driver.hand_back import EagerSource
 from tofuse.driver.pipeline import run_traced_passes
 from tofuse.driver.torch_release import check_torch
 from tofuse.driver.warm_start import WarmStart
@@ -84,28 +85,33 @@ def compile_target(target, function: FunctionRecord):  # type: ignore[no-untyped
         codes.background = BackgroundCompiler(  # it captures in another process
             lambda args, kwargs: codes.capture(capture_only(), args, kwargs), call, codes.reload
         )
-    if context.decides and not context.explains:
-        function.hand_back.original = call
-        if is_module:
-            function.hand_back.mode = lambda: (torch.is_grad_enabled(), target.training)
-    compiled = with_entries(compiled, function, codes)
+    decides = context.decides and not context.explains
+    if decides and is_module:
+        function.hand_back.mode = lambda: (torch.is_grad_enabled(), target.training)
+    compiled = with_entries(compiled, function, codes, call if decides else None)
     if is_module:
         return share_state(target, compiled, Recompilation(recompile, context.config))
     return compiled
 
 
 def with_entries(
-    compiled: Callable[..., R], function: FunctionRecord, codes: WarmStart | None
+    compiled: Callable[..., R],
+    function: FunctionRecord,
+    codes: WarmStart | None,
+    original: Callable[..., R] | None,
 ) -> Callable[..., R]:
-    """Return a function that asks for entries before it runs what Dynamo compiles."""
+    """Return a function that asks for entries before it runs what Dynamo compiles.
+
+    Calls are handed back to the original, if it is given.
+    """
     capture, hand_back = function.capture, function.hand_back
-    hands_back = hand_back.original is not None
-    sources: list[Source] = [*([hand_back] if hands_back else []), *([codes] if codes else [])]
+    eager = None if original is None else EagerSource(hand_back, original)
+    sources: list[Source] = [source for source in (eager, codes) if source is not None]
     if not sources:
         return compiled
 
     def observe(run: Callable[..., R], args: Sequence[object], kwargs: Mapping[str, object]) -> R:
-        begun = hand_back.begin() if hands_back else None
+        begun = None if eager is None else hand_back.begin()
         try:
             result = run(*args, **kwargs)
         except BaseException:

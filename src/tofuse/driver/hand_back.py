@@ -17,13 +17,14 @@ WHY = "eager ran all programs of an earlier call of this kind"
 
 
 @dataclass(frozen=True, eq=False)
-class HandedBack(Entry[object]):
-    """An entry for a kind of call that eager runs.
+class HandedBack:
+    """A kind of call that eager runs: a guard, and whether torch's state is the same.
 
     `same_state` compares all that Dynamo compares, such as the dtypes of autocast. It is asked
-    when the table gets the entry.
+    when a table gets an entry for the kind.
     """
 
+    guard: Callable[..., bool]
     same_state: Callable[[], bool]
 
 
@@ -40,9 +41,9 @@ Progress = tuple[int, int, int]  # programs that eager ran in this thread, progr
 class HandBack:
     """The kinds of calls of one compiled function that eager runs, and facts of its programs.
 
-    A call is handed back to `original` if eager ran all programs of an earlier call of its kind:
-    the results are the same. A function in which graph breaks leave nothing to compile is handed
-    back, too.
+    A call is handed back if eager ran all programs of an earlier call of its kind: the results are
+    the same. A function in which graph breaks leave nothing to compile is handed back, too. The
+    function itself is not held here: compiled programs hold this.
 
     `mode` is what a kind has beside the arguments: the grad mode, and whether a module trains.
     `programs` counts the programs. A function is `partial` if a graph break divides it, so that a
@@ -50,17 +51,11 @@ class HandBack:
     """
 
     kinds: dict[Hashable, HandedBack] = field(default_factory=dict)
-    original: Callable[..., object] | None = None
     mode: Callable[[], object] = is_grad_enabled
     programs: int = 0
     partial: bool = False
     runs_compiled: bool = False
     calls: Calls = field(default_factory=Calls)
-
-    def find(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry[object] | None:
-        """Return the entry for a call that is handed back; None if it is not."""
-        found = self.kinds.get(self.kind(args, kwargs)) if self.kinds else None
-        return found if found is not None and found.same_state() else None
 
     def begin(self) -> Progress:
         """Return what has run before a call of compiled code."""
@@ -80,11 +75,26 @@ class HandBack:
         self.partial |= in_eager > 1
         if (self.partial and self.runs_compiled) or len(self.kinds) >= MAX_ENTRIES:
             return
-        if self.original is not None and kind_of_call(args, kwargs) is not None:
+        if kind_of_call(args, kwargs) is not None:
             guard, state = guard_of_call(args, kwargs, self.mode), GlobalStateGuard().check
-            entry = HandedBack(Kind.EAGER, guard, self.original, WHY, state)
-            self.kinds[self.kind(args, kwargs)] = entry
+            self.kinds[self.kind(args, kwargs)] = HandedBack(guard, state)
 
     def kind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
         """Return the kind of a call in the mode of now."""
         return self.mode(), kind_of_call(args, kwargs)
+
+
+@dataclass(frozen=True, eq=False)
+class EagerSource:
+    """The entries for calls of a function that are handed back to it."""
+
+    record: HandBack
+    original: Callable[..., object]
+
+    def find(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry[object] | None:
+        """Return the entry for a call that is handed back; None if it is not."""
+        record = self.record
+        found = record.kinds.get(record.kind(args, kwargs)) if record.kinds else None
+        if found is None or not found.same_state():
+            return None
+        return Entry(Kind.EAGER, found.guard, self.original, WHY)
