@@ -119,6 +119,14 @@ def test_a_target_dies_with_the_last_reference(way, some):
         assert [x() for x in held] == [None] * len(held), (make.__name__, use.__name__)
 
 
+@pytest.mark.parametrize("way", ["compile", "dynamic"])
+@pytest.mark.broad(1)
+def test_a_module_whose_calls_may_be_handed_back_dies(way):
+    held = after_use(a_module, way, once_without_grad)
+    gc.collect()
+    assert [x() for x in held] == [None] * len(held)
+
+
 @pytest.mark.parametrize("capture", ["dynamo", "trace"])
 @pytest.mark.broad(1)
 def test_a_backward_runs_after_its_function_is_gone(capture):

@@ -13,7 +13,15 @@ import torch
 import tofuse
 from tests.support.eager import assert_same, copies, outcome
 from tofuse.config import make_config
-from tofuse.dispatch.dispatcher import MAX_SPECIALIZED, NEW_KEY, Dispatcher, Entry, Kind
+from tofuse.dispatch.dispatcher import (
+    MAX_ENTRIES,
+    MAX_SPECIALIZED,
+    NEW_KEY,
+    Dispatcher,
+    Entry,
+    EntryTable,
+    Kind,
+)
 from tofuse.driver.compile import compile_reporting
 from tofuse.torch_internals.dynamo import compile_lock
 
@@ -69,6 +77,16 @@ def test_guarded_variants_come_first():
     found(3), found(3)
     found.add(Entry(Kind.EAGER, lambda n: n > 9, lambda n: "large", "large"))
     assert [found(3), found(10)] == [-3, "large"]
+
+
+def test_a_table_holds_the_last_entries():
+    table = EntryTable[Entry[int]]()
+    entries = [Entry(Kind.TRACED, lambda: True, lambda k=k: k, "") for k in range(2 * MAX_ENTRIES)]
+    for k, entry in enumerate(entries):
+        table.add(k % 3, entry)
+    assert len(table) == MAX_ENTRIES and len({*table}) == MAX_ENTRIES
+    newest = entries[-3:]
+    assert {table.get(k % 3)[0] for k in range(len(entries) - 3, len(entries))} == {*newest}
 
 
 def test_threads_make_one_variant_each_and_never_wait():

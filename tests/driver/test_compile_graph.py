@@ -127,13 +127,13 @@ def test_other_strides_are_compiled_at_their_first_call(monkeypatch):
     compilations = []
     grad_output = gradient(inputs[0], "channels last")
     torch.autograd.grad(compiled(*inputs), inputs, grad_output)
-    original = tofuse.driver.stride_variants.compile_captured
+    original = tofuse.driver.function_record.compile_captured
 
     def count_compilation(*args):
         compilations.append(args)
         return original(*args)
 
-    monkeypatch.setattr(tofuse.driver.stride_variants, "compile_captured", count_compilation)
+    monkeypatch.setattr(tofuse.driver.function_record, "compile_captured", count_compilation)
     for _ in range(3):
         torch.autograd.grad(compiled(*inputs), inputs, gradient(inputs[0], "contiguous"))
         assert len(compilations) == 1

@@ -20,7 +20,7 @@ def kind_of_call(args: Sequence[object], kwargs: Mapping[str, object]) -> Hashab
 
     Return None if an argument is anything but a plain CPU tensor, a number, a text or None.
     """
-    kind: list[Hashable] = [is_grad_enabled()]
+    kind: list[Hashable] = [is_grad_enabled(), len(args)]
     tensors: list[int] = []
     for argument in (*args, *kwargs, *kwargs.values()):
         if isinstance(argument, torch.Tensor):
@@ -30,7 +30,7 @@ def kind_of_call(args: Sequence[object], kwargs: Mapping[str, object]) -> Hashab
             tensors.append(id(argument))
             layout = argument.shape, argument.stride(), argument.dtype, argument.requires_grad
             kind.append((tensors.index(id(argument)), *layout))
-        elif isinstance(argument, SIMPLE):
+        elif type(argument) in SIMPLE:
             kind.append((type(argument), argument))
         else:
             return None
@@ -55,11 +55,12 @@ def guard_of_call(
         *tensors.values(), dynamic_dims_sizes=None, dynamic_dims_strides=None
     ).check
     tests = [f"{n} is _{n}" for n in values if n not in tensors]
-    tests += [f"_({', '.join(tensors)})", "_mode() == _modes", "_threads() == _count"]
+    # names that no argument has: one does not begin with "_"
+    tests += [f"__check({', '.join(tensors)})", "__mode() == __now", "__threads() == __count"]
     parameters = [*list(values)[: len(args)], *(["*", *kwargs] if kwargs else [])]
     scope = {f"_{n}": v for n, v in values.items() if n not in tensors}  # keeps no tensor alive
-    scope |= {"_": check, "_mode": mode, "_modes": mode()}
-    scope |= {"_threads": get_num_threads, "_count": get_num_threads()}
+    scope |= {"__check": check, "__mode": mode, "__now": mode()}
+    scope |= {"__threads": get_num_threads, "__count": get_num_threads()}
     # a function for these arguments takes less time than a loop over them
     exec(f"def same({', '.join(parameters)}): return {' and '.join(tests)}", scope)
     return scope["same"]  # type: ignore[return-value]  # what `exec` defines

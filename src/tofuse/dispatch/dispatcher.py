@@ -1,19 +1,27 @@
-"""Which code runs a call: tables of entries, asked in one order.
+"""Which code runs a call: tables of entries, each with a guard, code, and the reason for it.
 
-A compiled function has a table (`dispatching`), and each of its programs has one (`Dispatcher`), as
-has a backward, a function that is traced, and a definition (`EntryTable`). An entry has a guard on
-the call, the code that runs it, and the reason why it was made. `Kind` lists all kinds of entries
-in the order in which they are asked. The code of the last one, which runs all other calls, makes
-entries. There are at most `MAX_ENTRIES` in a table.
+A call passes three tables. If no entry of one accepts it, the table's general code runs.
 
-Locks: no call takes a lock here, or waits for one, because signal handlers may call, too. A table
-is a tuple or a dict whose changes are one step for all threads. Of several callers that need an
-entry, the first makes it, and the others run the general code meanwhile. `compile_lock` of
+1. Of the function (`dispatching`): entries of the kinds EAGER, STORED and BACKGROUND. The general
+   code is what Dynamo compiles, which has guards of its own.
+2. Of the program that Dynamo or a stored entry has chosen (`Dispatcher`): entries of the kinds
+   NEEDS_PYTORCH, EAGER and SPECIALIZED. The general code is the program for all sizes. A backward
+   has such a table, too.
+3. Of a plan on a GPU (`graph_replay.py`): entries of the kind RECORDED.
+
+A function that is traced, and a definition, have an `EntryTable` (TRACED, SPECIALIZED) in place of
+the first two. Each entry is logged at the level DEBUG when it is made; `tofuse.explain` reports the
+decisions of programs. There are at most `MAX_ENTRIES` in a table.
+
+Locks: no call waits for a lock here, because signal handlers may call, too. A table is a tuple or a
+dict whose changes are one step for all threads. Of several callers that need an entry, the first
+makes it, and the others run the general code meanwhile. `compile_lock` of
 `torch_internals/dynamo.py` is held by whoever compiles, and never while a call runs.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,14 +35,16 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 E = TypeVar("E", bound="Entry[object]")
 
-MAX_ENTRIES = 256  # of a table; the oldest is dropped
+log = logging.getLogger(__name__)
+
+MAX_ENTRIES = 256  # of a table
 MAX_SPECIALIZED = 4  # programs for some sizes or strides; calls of other kinds run the general one
 MAX_TIMED_KEYS = 4096  # kinds of calls that are timed at once
 NEW_KEY = -1.0  # seconds of a kind of call that was not seen before: less than any threshold
 
 
 class Kind(IntEnum):
-    """The kinds of entries, in the order in which a call asks them, with who makes them."""
+    """The kinds of entries, and who makes them; a program's table asks them in this order."""
 
     NEEDS_PYTORCH = 1  # modes, or a written argument overlaps another: `driver/first_call.py`
     EAGER = 2  # eager is faster: `driver/first_call.py`; without guards: `driver/hand_back.py`
@@ -43,8 +53,7 @@ class Kind(IntEnum):
     TRACED = 5  # for arguments of this kind: `capture/trace/traced.py`
     SPECIALIZED = 6  # for sizes or strides that recur: `driver/compile_program.py`,
     #                  `driver/stride_variants.py`; for layouts: `frontends/execute_definition.py`
-    GENERAL = 7  # what Dynamo captures, again after new hooks: `capture/dynamo/hook_guards.py`
-    RECORDED = 8  # of a plan, as a CUDA graph: `backends/cuda/runtime/graph_replay.py`
+    RECORDED = 7  # a CUDA graph of a plan: `backends/cuda/runtime/graph_replay.py`
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +65,9 @@ class Entry(Generic[R_co]):
     run: Callable[..., R_co]
     why: str
 
+    def __post_init__(self) -> None:
+        log.debug("an entry for calls, %s: %s", self.kind.name, self.why)
+
 
 def never(*args: object, **kwargs: object) -> bool:
     """Return False: the guard of an entry that is for one call."""
@@ -63,7 +75,7 @@ def never(*args: object, **kwargs: object) -> bool:
 
 
 class EntryTable(Generic[E]):
-    """Entries by key, the last one first; at most `MAX_ENTRIES`, then the oldest is dropped."""
+    """Entries by key, the last one first; there are at most `MAX_ENTRIES` of them."""
 
     def __init__(self) -> None:
         self.by_key: dict[Hashable, tuple[E, ...]] = {}
@@ -80,11 +92,11 @@ class EntryTable(Generic[E]):
 
     def add(self, key: Hashable, entry: E) -> None:
         """Add an entry before the others of its key."""
-        while len(self) >= MAX_ENTRIES:
+        while len(self) >= MAX_ENTRIES:  # the last one of the key that got no entry for longest
             oldest = next(iter(self.by_key))
-            kept = self.by_key.pop(oldest, ())[:-1]
-            if kept:
-                self.by_key[oldest] = kept
+            self.by_key[oldest] = self.by_key.get(oldest, ())[:-1]
+            if not self.by_key[oldest]:
+                self.by_key.pop(oldest, None)
         self.by_key[key] = (entry, *self.by_key.pop(key, ()))
 
     def clear(self) -> None:
@@ -109,7 +121,7 @@ def dispatching(
 ) -> Callable[P, R]:
     """Return a function whose calls run the entries that the sources find, or the compiled code.
 
-    The sources are asked in the order of `Kind`, for a call that no entry of the table accepts.
+    The sources are asked in turn, for a call that no entry of the table accepts.
     The table holds what they have found: the entry of the last call first, and one of the kind
     `EAGER`. Compiled code, and an entry at its first call, run under `observe`.
     """
@@ -153,8 +165,9 @@ class Dispatcher(Generic[R]):
     compilation as the threshold, at most half of the program's total time is wasted. There are at
     most `MAX_SPECIALIZED` of them. `record` receives the reason for each.
 
-    If the threshold is `NEW_KEY`, no call of the kind may run the general code: then several
-    callers make an entry, and all but the first drop theirs.
+    Under `NEW_KEY`, the first call of a kind makes its entry, and calls that come meanwhile make
+    one, too, in place of running the general code. Once `MAX_SPECIALIZED` kinds have an entry,
+    other kinds run the general code.
     """
 
     def __init__(self, general: Callable[..., R], record: Callable[[str], None]) -> None:
@@ -163,7 +176,7 @@ class Dispatcher(Generic[R]):
         self.key: Callable[..., Hashable] | None = None
         self.make: Callable[..., tuple[Callable[..., R], str] | None] = lambda *args: None
         self.threshold = 0.0
-        self.by_key: dict[Hashable, Callable[..., R]] = {}
+        self.by_key: dict[Hashable, Entry[R]] = {}
         self._makers: dict[Hashable, object] = {}  # of keys whose entry is made, or being made
         self._seconds: dict[Hashable, float] = {}
 
@@ -174,8 +187,8 @@ class Dispatcher(Generic[R]):
         if self.key is None:
             return self.general(*args)
         key = self.key(*args)
-        run = self.by_key.get(key)
-        return self._run_general(key, args) if run is None else run(*args)
+        found = self.by_key.get(key)
+        return self._run_general(key, args) if found is None else found.run(*args)
 
     def add(self, entry: Entry[R]) -> None:
         """Add an entry behind the others of its kind."""
@@ -217,7 +230,7 @@ class Dispatcher(Generic[R]):
         is_first = self._makers.setdefault(key, maker) is maker  # one step for all threads
         found = self.by_key.get(key)
         if not is_first and (found is not None or self.threshold != NEW_KEY):
-            return found
+            return None if found is None else found.run
         made = None
         try:
             made = self.make(*args)
@@ -226,7 +239,8 @@ class Dispatcher(Generic[R]):
                 self._makers.pop(key, None)
         if made is None:
             return None
-        run = self.by_key.setdefault(key, made[0])
-        if run is made[0]:
-            self.record(made[1])
-        return run
+        new = Entry(Kind.SPECIALIZED, never, *made)  # its key is the guard
+        entry = self.by_key.setdefault(key, new)
+        if entry is new:
+            self.record(entry.why)
+        return entry.run

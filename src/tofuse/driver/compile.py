@@ -49,7 +49,11 @@ R = TypeVar("R")
 
 
 def compile_target(target, function: FunctionRecord):  # type: ignore[no-untyped-def]
-    """Return the compiled function or module; check everything now, not at the first call."""
+    """Return the compiled function or module.
+
+    Raises errors for a target or options that cannot be compiled. Returns the target itself if
+    PyTorch must run every call, such as those of TorchScript and of coroutines.
+    """
     context = function.context
     check_torch()
     if isinstance(target, ExportedProgram):
@@ -87,11 +91,22 @@ def compile_target(target, function: FunctionRecord):  # type: ignore[no-untyped
         )
     decides = context.decides and not context.explains
     if decides and is_module:
-        function.hand_back.mode = lambda: (torch.is_grad_enabled(), target.training)
+        function.hand_back.mode = _mode_of(target)
     compiled = with_entries(compiled, function, codes, call if decides else None)
     if is_module:
         return share_state(target, compiled, Recompilation(recompile, context.config))
     return compiled
+
+
+def _mode_of(module: torch.nn.Module) -> Callable[[], object]:
+    """Return a function that returns the grad mode, and whether the module trains."""
+    weak = weakref.ref(module)  # programs hold the function, and Dynamo holds programs
+
+    def mode() -> object:
+        live = weak()
+        return torch.is_grad_enabled(), live is not None and live.training
+
+    return mode
 
 
 def with_entries(

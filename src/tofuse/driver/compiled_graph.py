@@ -18,9 +18,9 @@ from tofuse.runtime.timing import Clock
 class Findings:
     """What compiling some graphs has found; the sum is that of all of them.
 
-    `clocks` has an entry for each report. `predictions` are those of all
-    graphs but backwards. `pure` is false if an effect is outside of these graphs. `has_fixed_bits`:
-    no schedule changes the bits of a result, see `analysis/fixed_bits.py`.
+    `clocks` has an entry for each report. `predictions` are those of all graphs but backwards.
+    `pure` is false if the program has effects that no graph shows. `has_fixed_bits`: no schedule
+    changes the bits of a result, see `analysis/fixed_bits.py`.
     """
 
     reports: tuple[GraphReport, ...] = ()
@@ -45,7 +45,7 @@ class Findings:
 
     @property
     def prediction(self) -> Prediction:
-        """The prediction for the program: eager if eager is faster for each of its graphs."""
+        """The prediction for the program: compiled, if for any graph; else unknown; else eager."""
         found = {p.faster: p for p in reversed(self.predictions)}
         first = next(iter(found.values()), COMPILED_IS_FASTER)
         prediction = found.get(Faster.COMPILED) or found.get(Faster.UNKNOWN) or first

@@ -12,11 +12,13 @@ from torch.fx import GraphModule
 
 from tofuse.cache.artifact import Artifact
 from tofuse.capture.aot.tangent_layouts import TangentLayouts
+from tofuse.capture.lower.convert import CapturedGraph
 from tofuse.config import Config
 from tofuse.driver.capture_record import CaptureRecord
 from tofuse.driver.compiled_graph import CompiledGraph, Findings, eager_findings
 from tofuse.driver.context import CompileContext, make_context
 from tofuse.driver.hand_back import HandBack
+from tofuse.driver.pipeline import compile_captured
 from tofuse.driver.stride_variants import Strides, specialize_strides
 from tofuse.report.model import GraphReport, Report
 from tofuse.report.number_format import plural, show_bytes
@@ -82,8 +84,15 @@ class FunctionRecord:
         layouts: Callable[[], TangentLayouts],
     ) -> CompiledGraph:
         """Return a backward with variants for gradients of other strides."""
-        arguments = backward.run, expected, layouts, self.context, self.add_variant
-        return replace(backward, run=specialize_strides(*arguments))
+
+        def compile_backward(captured: CapturedGraph) -> CompiledPlan:
+            variant = compile_captured(captured, "backward", self.context, self.fuel)
+            self.fusions += variant.findings.fusions  # its report would repeat that of `backward`
+            return variant.run
+
+        arguments = backward.run, expected, layouts, compile_backward
+        run = specialize_strides(*arguments, self.context, self.add_variant)
+        return replace(backward, run=run)
 
     def add(self, findings: Findings) -> None:
         """Add findings to the report, and log them."""

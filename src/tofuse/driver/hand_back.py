@@ -34,7 +34,8 @@ class Calls(threading.local):
     in_eager = 0
 
 
-Progress = tuple[int, int, int]  # programs that eager ran in this thread, programs, graph breaks
+# programs that eager ran in this thread; programs; graph breaks, 0 once there is a program
+Progress = tuple[int, int, int]
 
 
 @dataclass(eq=False)
@@ -42,8 +43,9 @@ class HandBack:
     """The kinds of calls of one compiled function that eager runs, and facts of its programs.
 
     A call is handed back if eager ran all programs of an earlier call of its kind: the results are
-    the same. A function in which graph breaks leave nothing to compile is handed back, too. The
-    function itself is not held here: compiled programs hold this.
+    the same. A function in which graph breaks leave nothing to compile is handed back, too. This
+    does not hold the function: programs hold this object, and Dynamo holds programs as long as the
+    function's code.
 
     `mode` is what a kind has beside the arguments: the grad mode, and whether a module trains.
     `programs` counts the programs. A function is `partial` if a graph break divides it, so that a
@@ -90,6 +92,7 @@ class EagerSource:
 
     record: HandBack
     original: Callable[..., object]
+    made: dict[HandedBack, Entry[object]] = field(default_factory=dict)
 
     def find(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Entry[object] | None:
         """Return the entry for a call that is handed back; None if it is not."""
@@ -97,4 +100,6 @@ class EagerSource:
         found = record.kinds.get(record.kind(args, kwargs)) if record.kinds else None
         if found is None or not found.same_state():
             return None
-        return Entry(Kind.EAGER, found.guard, self.original, WHY)
+        if found not in self.made:
+            self.made[found] = Entry(Kind.EAGER, found.guard, self.original, WHY)
+        return self.made[found]

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from tofuse.capture.aot.tangent_layouts import TangentLayouts
+from tofuse.capture.lower.convert import CapturedGraph
 from tofuse.dispatch.dispatcher import NEW_KEY, Dispatcher
 from tofuse.driver.context import CompileContext
-from tofuse.driver.pipeline import compile_captured
 from tofuse.errors import TofuseWarning
 from tofuse.runtime.execute import CompiledPlan
 
@@ -21,6 +21,7 @@ def specialize_strides(
     run: CompiledPlan,
     expected: Mapping[int, Strides],
     tangents: Callable[[], TangentLayouts],
+    compile_backward: Callable[[CapturedGraph], CompiledPlan],
     context: CompileContext,
     record: Callable[[str], None],
 ) -> CompiledPlan:
@@ -43,8 +44,7 @@ def specialize_strides(
     def make(args: list[object]) -> tuple[CompiledPlan, str]:
         strides = dict(zip(expected, strides_of(args) or (), strict=True))
         try:
-            captured = tangents().with_strides(strides)
-            variant = compile_captured(captured, "backward", context).run
+            variant = compile_backward(tangents().with_strides(strides))
         except Exception as error:
             context.raise_if_fatal(error)
             message = f"tofuse copies gradients to other strides: {error}"

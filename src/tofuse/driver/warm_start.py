@@ -56,7 +56,7 @@ class WarmStart:
     ) -> Entry[object] | None:
         """Return the entry for code on disk whose guards hold for a call.
 
-        The first time it is for this call alone: eager may run the next ones.
+        An entry that is loaded is for this call alone: the call may decide for eager.
         """
         entries = self.entries
         found = next((e for e in entries if e.guard(*args, **kwargs)), None)
@@ -152,7 +152,7 @@ class WarmStart:
         return function, (code, program)
 
     def obstacle(self) -> str:
-        """Return why a later process captures the last call again; empty if it does not."""
+        """Return why a later process captures the last call again, or ""; forget the capture."""
         if names := uncacheable_options(self.config):
             return f"programs with {', '.join(names)} are not kept"
         try:
