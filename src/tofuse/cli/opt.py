@@ -53,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the programs after the passes; raise UsageError for wrong passes or a wrong text."""
+    if options.threads is not None and options.threads < 1:
+        raise UsageError(f"--threads takes a number from 1 on, not {options.threads}")
     target, gpu = _target(options.processor, options.threads or thread_count()), GpuTarget()
     passes = passes_by_level(target, gpu)
     if options.list:

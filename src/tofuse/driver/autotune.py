@@ -129,8 +129,9 @@ def _measured_choice(
     if cut:
         others.insert(0, Choice(SPLIT, None, cut))
     store = store_of(config)
-    text = f"{default.source}\n{default.nest!r}\n{region_text(isolated)}"
-    key = (*backend.timing_key(), config.precision, *config.executors, text)
+    text = f"{default.source}\n{default.nest!r}".replace(region.name, "kernel")
+    options = torch.__version__, config.precision, *config.executors
+    key = (*backend.timing_key(), *options, text, region_text(isolated))
     stored = stored_choice([Choice(), *variants, *others], key, store)
     if stored is not None:
         return stored
@@ -261,11 +262,16 @@ def isolate_region(region: Region, part: Partition) -> Partition:
     return Partition(graph, (isolated,), AliasAnalysis(graph), (), rounded=part.rounded)
 
 
+def timed_config(config: Config) -> Config:
+    """Return the options under which candidates are timed: nothing looks into their calls."""
+    return replace(config, strict=True, mode="default", verify=False)
+
+
 def build_candidate(
     choice: Choice, context: CodegenContext, build_program: BuildProgram, inputs: Sequence[object]
 ) -> TimedCall | None:
     """Return a call of a partition of one region, run as chosen; None if it cannot be built."""
-    part, strict = context.partition, replace(context.config, strict=True, mode="default")
+    part, strict = context.partition, timed_config(context.config)
     signature = CallSignature(part.graph.inputs, part.graph.outputs, {})
     try:
         split, choices = apply_choices(part, {part.regions[0]: choice})

@@ -14,6 +14,7 @@ from tofuse.backends.cpu.runtime.cpu_timing import interleaved_us
 from tofuse.backends.cpu.runtime.launch import thread_count
 from tofuse.backends.cuda.runtime.cuda import synchronize
 from tofuse.backends.launcher import TimedCall
+from tofuse.cache.programs import source_digest
 from tofuse.capture.fx.devices import is_supported
 from tofuse.config import Config
 from tofuse.cost.machine_source import assumed_machine
@@ -47,7 +48,8 @@ def fastest_program(
             return compiled, obstacle
     types = [_describe(a) for a in args]
     names = (repr(target), *(word for b in backends for word in b.timing_key()))
-    key = (*names, torch.__version__, *config.executors, eager.code, *types, str(grad))
+    options = config.precision, str(config.memory_budget), str(config.fuel), *config.executors
+    key = (*names, torch.__version__, source_digest(), *options, eager.code, *types, str(grad))
     candidates = [
         (Choice(), lambda: _step(compiled, args, grad)),
         (Choice(ATEN), lambda: _step(eager.forward, args, grad)),

@@ -17,11 +17,11 @@ from tofuse.config import Config
 from tofuse.driver.oracle import CostOracle
 from tofuse.errors import CompileError
 from tofuse.fusion.lower.axes import LoweringError
-from tofuse.fusion.lowering_memo import SharedKernel
+from tofuse.fusion.lowering_memo import SharedKernel, own_kernel
 from tofuse.graph_partition import Partition
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
-from tofuse.ir.kernel import Kernel, Uniform
+from tofuse.ir.kernel import Kernel
 from tofuse.ir.region import Region
 from tofuse.ir.rules import Reason
 from tofuse.ir.schedule import ScheduledKernel
@@ -152,14 +152,8 @@ def _request(
 def _finish(
     kernel: Kernel, shared: SharedKernel, region: Region, context: CodegenContext
 ) -> Kernel:
-    """Return the shared kernel with the name, the random streams and the stores of this region."""
-    body = kernel.body
-    if any(first != own for first, own in shared.streams.items()):
-        body = tuple(
-            replace(s, stream=shared.streams[s.stream]) if isinstance(s, Uniform) else s
-            for s in body
-        )
-    kernel = replace(kernel, name=region.name, body=body)
+    """Return a region's own kernel after the last passes."""
+    kernel = own_kernel(replace(shared, kernel=kernel), region)
     for kernel_pass in context.last_passes:
         kernel = kernel_pass(kernel, shared.arguments, context.nontemporal)
     return kernel

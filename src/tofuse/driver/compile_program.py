@@ -173,7 +173,7 @@ def _program_variants(
     if symbolic is not None and (context.config.specialize or has_fixed_bits):
         make = functools.partial(_static_variant, context, symbolic, compile_variant, dispatcher)
         dispatcher.specialize(symbolic.key, make, seconds)
-    if context.config.tune != "measure":
+    if context.config.tune != "measure" or context.config.verify:  # which is not timed
         return dispatcher
     fastest = Dispatcher[object](dispatcher, add_variant)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar, Union
 
@@ -14,7 +14,6 @@ from tofuse.backends.cpu.llvm.emit import emit
 from tofuse.backends.cpu.schedule.build_nest import build_nest
 from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
 from tofuse.backends.cpu.schedule.dead_statements import dead_statements
-from tofuse.backends.cpu.schedule.unroll_axes import unroll_axes
 from tofuse.backends.cuda.schedule.build_tiles import build_tiles
 from tofuse.backends.cuda.triton.emit import emit as emit_triton
 from tofuse.config import make_config
@@ -34,7 +33,7 @@ from tofuse.driver.pipeline import (
 from tofuse.errors import CompileError, OptionError, ParseError, VerifyError
 from tofuse.fusion.concat.eliminate_concats import eliminate_concats
 from tofuse.fusion.fold_epilogues import fold_epilogues
-from tofuse.fusion.lowering_memo import LoweringMemo
+from tofuse.fusion.lowering_memo import LoweringMemo, own_kernel
 from tofuse.fusion.overlap_collectives import overlap_collectives
 from tofuse.fusion.partition.partitioner import ViewPass
 from tofuse.fusion.split_reductions import split_reductions
@@ -138,7 +137,7 @@ def verify(program: Program) -> None:
 
 
 def passes_by_level(target: Target, gpu: GpuTarget) -> list[Pass]:
-    """Return the passes over programs of all levels, as the compiler runs them on a target."""
+    """Return the passes over all levels on a target, with default cache sizes."""
     oracle = cost_oracle(target, default_machine(target.threads, target.lanes))
     graph_passes = dict.fromkeys((*FIRST_GRAPH_PASSES, *GRAPH_PASSES, *LAST_GRAPH_PASSES))
     return [
@@ -187,7 +186,7 @@ def _find_pass(name: str, program: Program, passes: Sequence[Pass]) -> Pass:
     if name in own:
         return own[name]
     other = next((p.level for p in passes if p.name == name), None)
-    near = difflib.get_close_matches(name, own, 1)
+    near = [] if other else difflib.get_close_matches(name, own, 1)
     why = f"{name} is a pass over a {other}, not a {level}" if other else f"no pass {name!r}"
     known = f"the passes over a {level}: {', '.join(own) or 'none'}"
     raise OptionError(f"{why}; {f'did you mean {near[0]!r}?' if near else known}")
@@ -226,7 +225,7 @@ def lower_regions(part: Partition) -> list[Kernel]:
     memo, memrefs = LoweringMemo(KERNEL_PASSES), part.aliases.memrefs
     regions = [r for r in part.regions if not r.library]
     lowered = [memo.lower(r, memrefs, part.rounded) for r in regions]
-    return [replace(x.kernel, name=r.name) for x, r in zip(lowered, regions, strict=True)]
+    return [own_kernel(x, r) for x, r in zip(lowered, regions, strict=True)]
 
 
 def _pass(
@@ -261,7 +260,9 @@ def _schedule(kernel: Kernel, target: Target) -> Nest:
 
 def _lower(kernel: Kernel, target: Target) -> Nest:
     """Return the nest that the compiler makes of a kernel."""
-    nest = _schedule(unroll_axes(kernel, target), target)
+    for kernel_pass in CPU_KERNEL_PASSES:
+        kernel = kernel_pass(kernel, target)
+    nest = _schedule(kernel, target)
     for nest_pass in NEST_PASSES:
         nest = nest_pass(nest)
     return nest

@@ -11,7 +11,7 @@ from tofuse.analysis.alias import is_view
 from tofuse.backends.launcher import TimedCall
 from tofuse.cache.programs import source_digest
 from tofuse.disk_store import store_of
-from tofuse.driver.autotune import BuildProgram, apply_choices, measured_choices
+from tofuse.driver.autotune import BuildProgram, apply_choices, measured_choices, timed_config
 from tofuse.driver.choice import Choice
 from tofuse.driver.choose_products import IN_KERNEL, measured_products, product_notes
 from tofuse.driver.codegen import CodegenContext
@@ -92,7 +92,7 @@ def _measure_products(
         return {}
     if any(b.timing_obstacle() is not None for b in contracting):
         return {}
-    quiet = replace(config, strict=True, mode="default")
+    quiet = timed_config(config)
 
     def build(graph: Graph) -> TimedCall | None:
         signature = CallSignature(graph.inputs, graph.outputs, {})

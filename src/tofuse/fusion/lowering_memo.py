@@ -32,6 +32,16 @@ class SharedKernel:
     streams: Mapping[Dim, Dim]
 
 
+def own_kernel(shared: SharedKernel, region: Region) -> Kernel:
+    """Return the shared kernel with the name and the random streams of a region."""
+    body, streams = shared.kernel.body, shared.streams
+    if any(first != own for first, own in streams.items()):
+        body = tuple(
+            replace(s, stream=streams[s.stream]) if isinstance(s, Uniform) else s for s in body
+        )
+    return replace(shared.kernel, name=region.name, body=body)
+
+
 @dataclass(frozen=True, eq=False)
 class LoweringMemo:
     """The kernels of one compilation, after the passes that do not depend on a schedule."""

@@ -16,7 +16,8 @@ class Processor:
     """A level of an instruction set.
 
     `triple`, `cpu` and `features` are LLVM's names for code that runs on any processor of the
-    level, `host_feature` its name for what this processor must have. `capability` is PyTorch's name
+    level, `host_feature` its name for what this processor must have; "" if each of the architecture
+    runs it. `capability` is PyTorch's name
     (`torch.backends.cpu.get_cpu_capability`), None if programs are not exported for the level.
     `lanes` are the floats of a vector register. `saturating_casts`: casts of floats out of an
     integer's range saturate.
@@ -48,11 +49,12 @@ class Processor:
         )
 
 
-# The best first. A new level is a row here.
+# The best first. A new level begins as a row here; what it has beyond vectors is a field that
+# `Target` hands to the emitters, as `avx512`. No two rows may have one capability.
 LEVELS = (
     Processor("avx512", X86, "x86-64-v4", "-prefer-256-bit", "avx512f", "AVX512", 16, avx512=True),
     Processor("avx2", X86, "x86-64-v3", "", "avx2", "AVX2", 8),
-    Processor("neon", ARM, "generic", "", "neon", "DEFAULT", 4, saturating_casts=True),
+    Processor("neon", ARM, "generic", "", "", "DEFAULT", 4, saturating_casts=True),
     Processor("sse2", X86, "x86-64", "", "sse2", None, 4),
 )
 SCALAR = Processor("scalar", "", "generic", "", "", None, 1)  # without vectors
@@ -67,7 +69,7 @@ def is_arm() -> bool:
 def level_of(features: Mapping[str, bool], arm: bool) -> Processor:
     """Return the level of a processor with these features, by LLVM's names."""
     own = (p for p in LEVELS if p.is_arm == arm)
-    return next((p for p in own if arm or features.get(p.host_feature)), SCALAR)
+    return next((p for p in own if not p.host_feature or features.get(p.host_feature)), SCALAR)
 
 
 def exported_levels(arm: bool) -> tuple[str, ...]:
@@ -81,5 +83,7 @@ def running_levels(capability: str, arm: bool) -> tuple[str, ...]:
     `capability` is PyTorch's name of what the processor has.
     """
     names = exported_levels(arm)
-    first = [k for k, name in enumerate(names) if arm or PROCESSORS[name].capability == capability]
-    return names[first[0] :] if first else ()
+    capabilities = [PROCESSORS[name].capability for name in names]
+    if arm and capability not in capabilities:
+        capability = "DEFAULT"  # every ARM processor has it
+    return names[capabilities.index(capability) :] if capability in capabilities else ()

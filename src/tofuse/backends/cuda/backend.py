@@ -45,7 +45,7 @@ from tofuse.cost.machine import Machine
 from tofuse.cost.target_costs import TargetCosts
 from tofuse.cost.thresholds import FEW_OPERANDS, GPU_SPLIT_THRESHOLD, GPU_TIMING_S
 from tofuse.errors import CompileError
-from tofuse.ir.dims import Dim
+from tofuse.ir.dims import Dim, size_hint, symbol
 from tofuse.ir.executor import TRITON
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
@@ -80,7 +80,10 @@ class CudaBackend:
     evaluated: dict[Kernel, EvaluatedKernel] = field(default_factory=dict)
 
     executor = TRITON
-    contracts_products = True
+
+    @property
+    def contracts_products(self) -> bool:
+        return self.device.startswith("cuda")  # not of devices without kernels
 
     @cached_property
     def target(self) -> GpuTarget:
@@ -173,7 +176,9 @@ class CudaBackend:
         tiles = _tiles(call.scheduled)
         limit = group_limit(tiles)
         alone = limit < 2 or not all(isinstance(n, int) for n in call.sizes)
-        written = None if alone else tuple(b.role == "out" for b in tiles.kernel.buffers)
+        written = (
+            None if alone else tuple(b.role not in ("in", "host") for b in tiles.kernel.buffers)
+        )
         aligned = tiles.call.aligned_sizes
         sizes = tuple(k for k, symbol in enumerate(tiles.kernel.symbols) if symbol in aligned)
         return LaunchFacts(written, legal_tile_aliases(tiles), limit, sizes)
@@ -194,7 +199,10 @@ class CudaBackend:
         return None
 
     def predicted_us(self, call: KernelCall, nbytes: Dim, machine: Machine) -> float:
-        return tile_program_us(_tiles(call.scheduled), self.machine)
+        """Return the predicted time; of a kernel for several sizes, from the bytes alone."""
+        if call.sizes == tuple(map(symbol, call.scheduled.kernel.symbols)):
+            return tile_program_us(_tiles(call.scheduled), self.machine)
+        return self.machine.launch_us + size_hint(nbytes) / self.machine.memory_rate / 1e3
 
     def timing_obstacle(self) -> str | None:
         return CAPTURED if gpu_driver().is_capturing() else None
