@@ -34,7 +34,8 @@ def backend_of(
 ) -> Backend:
     """Return a backend for a device such as "cpu" or "cuda:0".
 
-    Another device gets one for its costs alone: PyTorch runs all of its operators.
+    A device without a backend gets the CUDA backend, which is asked for its costs alone: PyTorch
+    runs all operators there.
     """
     make = backends.get(device.partition(":")[0], _make_cuda)
     return make(device, target, machine)
