@@ -1,4 +1,4 @@
-"""Partition -> Graph: fold an addition that is fused with nothing into the matrix product before it."""
+"""Partition -> Graph: fold an addition that is fused with nothing into the product before it."""
 
 from __future__ import annotations
 
