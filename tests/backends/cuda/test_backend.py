@@ -40,6 +40,16 @@ def scheduled(backend: CudaBackend, request: KernelRequest) -> TileProgram:
     return call.scheduled
 
 
+def test_results_that_bypass_the_caches_are_written():
+    bypassing = STEP.replace("y: out f32", "y: nontemporal f32")
+    for text in (STEP, bypassing):
+        backend = CudaBackend("cuda:0")
+        request = KernelRequest(parse_kernel(text), lambda kernel: kernel)
+        (call,) = backend.schedule([request])
+        assert not isinstance(call, Reason)
+        assert backend.launch_facts(call).write_mask == (False, False, True, True)
+
+
 @pytest.mark.parametrize("updates", [frozenset[tuple[str, str]](), frozenset({("t", "u")})])
 def test_the_tiles_that_were_judged_good_are_not_built_again(updates: frozenset[tuple[str, str]]):
     """They are, if an update of a scalar takes a launch of its own."""
