@@ -14,8 +14,8 @@ import tofuse
 from tests.support.eager import assert_same, copies, outcome
 from tofuse.config import make_config
 from tofuse.dispatch.dispatcher import (
-    MAX_ENTRIES,
     MAX_SPECIALIZED,
+    MAX_TABLE_ENTRIES,
     NEW_KEY,
     Dispatcher,
     Entry,
@@ -81,10 +81,12 @@ def test_guarded_variants_come_first():
 
 def test_a_table_holds_the_last_entries():
     table = EntryTable[Entry[int]]()
-    entries = [Entry(Kind.TRACED, lambda: True, lambda k=k: k, "") for k in range(2 * MAX_ENTRIES)]
+    entries = [
+        Entry(Kind.TRACED, lambda: True, lambda k=k: k, "") for k in range(2 * MAX_TABLE_ENTRIES)
+    ]
     for k, entry in enumerate(entries):
         table.add(k % 3, entry)
-    assert len(table) == MAX_ENTRIES and len({*table}) == MAX_ENTRIES
+    assert len(table) == MAX_TABLE_ENTRIES and len({*table}) == MAX_TABLE_ENTRIES
     newest = entries[-3:]
     assert {table.get(k % 3)[0] for k in range(len(entries) - 3, len(entries))} == {*newest}
 

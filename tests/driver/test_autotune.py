@@ -110,7 +110,7 @@ def test_failing_candidates_are_skipped(tmp_path):
 )
 def test_damaged_choices_are_measured_again(tmp_path, text):
     store = Store(tmp_path)
-    store.put(choice.KIND, (choice.VERSION, "key"), text)
+    store.put(choice.KIND, (choice.CANDIDATES_VERSION, "key"), text)
     assert choose([(Choice(), sleeper(0))], ("key",), store).times
 
 

@@ -32,7 +32,7 @@ Recorder = Callable[[LoadProgram, Plan, int], Program]
 
 @dataclass(frozen=True, eq=False)
 class KernelRequest:
-    """A kernel that regions of equal structure share, and what is a region's own.
+    """A request to schedule a region. Regions of equal structure share its kernel.
 
     `finish` returns the kernel with the region's name, random streams and stores. `updates` are
     pairs of buffers: an argument, and the new value that the program writes into it.

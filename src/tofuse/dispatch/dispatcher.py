@@ -11,12 +11,13 @@ A call passes three tables. If no entry of one accepts it, the table's general c
 
 A function that is traced, and a definition, have an `EntryTable` (TRACED, SPECIALIZED) in place of
 the first two. Each entry is logged at the level DEBUG when it is made; `tofuse.explain` reports the
-decisions of programs. There are at most `MAX_ENTRIES` in a table.
+decisions of programs. There are at most `MAX_TABLE_ENTRIES` in a table.
 
 Locks: no call waits for a lock here, because signal handlers may call, too. A table is a tuple or a
 dict whose changes are one step for all threads. Of several callers that need an entry, the first
-makes it, and the others run the general code meanwhile. `compile_lock` of
-`torch_internals/dynamo.py` is held by whoever compiles, and never while a call runs.
+makes it, and the others run the general code meanwhile. A thread
+that compiles holds `compile_lock` of `torch_internals/dynamo.py`, and releases it before it runs a
+call.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ E = TypeVar("E", bound="Entry[object]")
 
 log = logging.getLogger(__name__)
 
-MAX_ENTRIES = 256  # of a table
+MAX_TABLE_ENTRIES = 256
 MAX_SPECIALIZED = 4  # programs for some sizes or strides; calls of other kinds run the general one
-MAX_TIMED_KEYS = 4096  # kinds of calls that are timed at once
+MAX_TIMED_CALL_KINDS = 4096
 NEW_KEY = -1.0  # seconds of a kind of call that was not seen before: less than any threshold
 
 
@@ -75,7 +76,7 @@ def never(*args: object, **kwargs: object) -> bool:
 
 
 class EntryTable(Generic[E]):
-    """Entries by key, the last one first; there are at most `MAX_ENTRIES` of them."""
+    """Entries by key, the last one first; there are at most `MAX_TABLE_ENTRIES` of them."""
 
     def __init__(self) -> None:
         self.by_key: dict[Hashable, tuple[E, ...]] = {}
@@ -92,7 +93,7 @@ class EntryTable(Generic[E]):
 
     def add(self, key: Hashable, entry: E) -> None:
         """Add an entry before the others of its key."""
-        while len(self) >= MAX_ENTRIES:  # the last one of the key that got no entry for longest
+        while len(self) >= MAX_TABLE_ENTRIES:  # drop one of the key that was added to first
             oldest = next(iter(self.by_key))
             self.by_key[oldest] = self.by_key.get(oldest, ())[:-1]
             if not self.by_key[oldest]:
@@ -131,7 +132,7 @@ def dispatching(
         nonlocal table
         others = (x for x in table if x[2] is not entry)
         kept = (x for x in others if entry.kind is not Kind.EAGER or x[2].kind is not Kind.EAGER)
-        table = ((entry.guard, entry.run, entry), *kept)[:MAX_ENTRIES]
+        table = ((entry.guard, entry.run, entry), *kept)[:MAX_TABLE_ENTRIES]
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if is_dynamo_compiling():
@@ -218,7 +219,7 @@ class Dispatcher(Generic[R]):
             return (self._make(key, args) or self.general)(*args)
         begin = time.perf_counter()
         result = self.general(*args)
-        if seconds == NEW_KEY and len(self._seconds) >= MAX_TIMED_KEYS:
+        if seconds == NEW_KEY and len(self._seconds) >= MAX_TIMED_CALL_KINDS:
             self._seconds.clear()
         spent = 0.0 if seconds == NEW_KEY else time.perf_counter() - begin
         self._seconds[key] = self._seconds.get(key, 0.0) + spent

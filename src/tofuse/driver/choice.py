@@ -13,7 +13,7 @@ from tofuse.disk_store import Store
 from tofuse.report.number_format import show_us
 
 KIND = "choice"
-VERSION = "3"  # of the candidates; stored choices of other versions are ignored
+CANDIDATES_VERSION = "3"  # stored choices of other versions are ignored
 FUSED, SPLIT, ATEN = "fused", "split", "aten"
 
 
@@ -67,7 +67,7 @@ def choose(
 
 def stored_choice(choices: Sequence[Choice], key: Sequence[str], store: Store) -> Choice | None:
     """Return the one of the choices that is stored under a key; None if none is."""
-    return _parse(store.get(KIND, (VERSION, *key)), choices)
+    return _parse(store.get(KIND, (CANDIDATES_VERSION, *key)), choices)
 
 
 def measure_choice(
@@ -95,7 +95,9 @@ def measure_choice(
     if times[best] > (1 - MIN_GAIN) * times[0]:
         best = 0
     winner = replace(runnable[best][0], times=named_times)
-    store.put(KIND, (VERSION, *key), json.dumps({"name": winner.name, "times": named_times}))
+    store.put(
+        KIND, (CANDIDATES_VERSION, *key), json.dumps({"name": winner.name, "times": named_times})
+    )
     return winner
 
 

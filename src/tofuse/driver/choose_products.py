@@ -67,7 +67,7 @@ def product_notes(choices: dict[Value, Choice]) -> list[str]:
 
 
 def _neighbours(part: Partition, oracle: CostOracle) -> Iterator[tuple[Region, tuple[Region, ...]]]:
-    """Yield kernels that may contract products, with those that each reads; then its readers."""
+    """Yield each kernel that may contract products: with its producers, then with its readers."""
     made_by = {v: r for r in part.regions for op in r.ops for v in op.results}
 
     def maker(v: Value) -> Region | None:

@@ -40,7 +40,7 @@ class Findings:
 
     @property
     def fusions(self) -> int:
-        """The number of fusions, each of which takes one unit of fuel."""
+        """The number of fusions. A fusion takes one unit of fuel."""
         return sum(len(report.fusions) for report in self.reports)
 
     @property

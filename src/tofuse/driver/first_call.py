@@ -46,9 +46,10 @@ def add_eager_calls(
     function: FunctionRecord,
     found: Prediction | Decision,
 ) -> None:
-    """Add the calls that eager runs: those that need PyTorch, and those that it runs faster.
+    """Add entries for calls that need PyTorch, and for calls that eager runs faster.
 
-    The first call decides by what is found: a prediction, or the decision of an earlier process.
+    If `found` is a prediction, the first call decides who is faster. If it is the decision of an
+    earlier process, that holds.
     """
     guards: list[tuple[Callable[..., bool], str]] = [(needs_eager, "it needs PyTorch's operators")]
     if overlaps is not None:

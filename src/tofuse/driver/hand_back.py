@@ -10,7 +10,7 @@ from torch import is_grad_enabled
 
 from tofuse.capture.dynamo.graph_breaks import num_graph_breaks
 from tofuse.dispatch.call_kind import guard_of_call, kind_of_call
-from tofuse.dispatch.dispatcher import MAX_ENTRIES, Entry, Kind
+from tofuse.dispatch.dispatcher import MAX_TABLE_ENTRIES, Entry, Kind
 from tofuse.torch_internals.dynamo_guards import GlobalStateGuard
 
 WHY = "eager ran all programs of an earlier call of this kind"
@@ -75,7 +75,7 @@ class HandBack:
     def add(self, in_eager: int, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Hand back the kind of a call if eager ran all of its programs; it ran `in_eager`."""
         self.partial |= in_eager > 1
-        if (self.partial and self.runs_compiled) or len(self.kinds) >= MAX_ENTRIES:
+        if (self.partial and self.runs_compiled) or len(self.kinds) >= MAX_TABLE_ENTRIES:
             return
         if kind_of_call(args, kwargs) is not None:
             guard, state = guard_of_call(args, kwargs, self.mode), GlobalStateGuard().check

@@ -10,12 +10,12 @@ from functools import partial
 from typing import TypeVar, Union
 
 from tofuse.analysis.alias import AliasAnalysis
-from tofuse.backends.cpu.llvm.emit import emit
 from tofuse.backends.cpu.schedule.build_nest import build_nest
 from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
 from tofuse.backends.cpu.schedule.dead_statements import dead_statements
 from tofuse.backends.cuda.schedule.build_tiles import build_tiles
 from tofuse.backends.cuda.triton.emit import emit as emit_triton
+from tofuse.backends.target import Backend, KernelRequest
 from tofuse.config import make_config
 from tofuse.cost.machine import default_machine
 from tofuse.driver.pipeline import (
@@ -49,7 +49,8 @@ from tofuse.ir.parse_nest import parse_nest
 from tofuse.ir.parse_plan import parse_plan
 from tofuse.ir.parse_tile import parse_tile
 from tofuse.ir.plan import Plan
-from tofuse.ir.schedule import Target
+from tofuse.ir.rules import Reason
+from tofuse.ir.schedule import ScheduledKernel, Target
 from tofuse.ir.tile import GpuTarget, TileProgram
 from tofuse.ir.verify_nest import verify_nest
 from tofuse.ir.verify_plan import verify_plan
@@ -61,6 +62,7 @@ from tofuse.plan.arena import allocate_arena
 from tofuse.plan.buffer_reuse import reuse_buffers
 from tofuse.plan.fold_views import fold_views
 from tofuse.plan.insert_releases import insert_releases
+from tofuse.schedule.schedule_legality import Unschedulable
 
 Program = Union[Graph, Partition, Kernel, Nest, TileProgram, Plan]  # noqa: UP007
 P = TypeVar("P", bound=Program)
@@ -198,15 +200,12 @@ def emit_program(program: Program, language: str, target: Target, gpu: GpuTarget
     Raises CompileError for programs of other levels.
     """
     if isinstance(program, Kernel):
-        program = build_tiles(program, gpu) if language == "triton" else _lower(program, target)
+        if language == "llvm":
+            return _cpu(target).emit(_lower(program, target), exact=False)
+        program = build_tiles(program, gpu)
     match program, language:
         case Nest(), "llvm":
-            return emit(
-                program,
-                avx512=target.avx512,
-                native=target.native_lanes,
-                saturating_casts=target.saturating_casts,
-            )
+            return _cpu(target).emit(program, exact=False)
         case TileProgram(), "triton":
             return emit_triton(program)
     level = "nest" if language == "llvm" else "tile program"
@@ -258,11 +257,14 @@ def _schedule(kernel: Kernel, target: Target) -> Nest:
     return build_nest(kernel, choose_schedule(kernel, target), repeat_reductions=True)
 
 
-def _lower(kernel: Kernel, target: Target) -> Nest:
+def _lower(kernel: Kernel, target: Target) -> ScheduledKernel:
     """Return the nest that the compiler makes of a kernel."""
-    for kernel_pass in CPU_KERNEL_PASSES:
-        kernel = kernel_pass(kernel, target)
-    nest = _schedule(kernel, target)
-    for nest_pass in NEST_PASSES:
-        nest = nest_pass(nest)
-    return nest
+    (call,) = _cpu(target).schedule([KernelRequest(kernel, lambda own: own)])
+    if isinstance(call, Reason):
+        raise Unschedulable(call)
+    return call.scheduled
+
+
+def _cpu(target: Target) -> Backend:
+    machine = default_machine(target.threads, target.lanes)
+    return cost_oracle(target, machine).backend("cpu")

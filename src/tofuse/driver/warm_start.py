@@ -11,7 +11,7 @@ from tofuse.cache.guarded_codes import StoredCode, load_codes, store_code
 from tofuse.cache.programs import store_decision, uncacheable_options
 from tofuse.capture.dynamo.guarded_code import BoundCode, guarded_code
 from tofuse.dispatch.call_kind import kind_of_call
-from tofuse.dispatch.dispatcher import MAX_ENTRIES, Entry, Kind, never
+from tofuse.dispatch.dispatcher import MAX_TABLE_ENTRIES, Entry, Kind, never
 from tofuse.driver.background import BackgroundCompiler
 from tofuse.driver.capture_record import Captured
 from tofuse.driver.function_record import FunctionRecord, log
@@ -93,7 +93,7 @@ class WarmStart:
                     self.stored = [x for x in stored_codes if x is not stored]
                 return replace(entry, guard=never)
         self.kinds.add(kind)  # not before: another thread would not wait for this one's code
-        if len(self.kinds) >= MAX_ENTRIES:
+        if len(self.kinds) >= MAX_TABLE_ENTRIES:
             self.stored = []
         return None
 

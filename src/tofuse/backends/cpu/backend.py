@@ -75,7 +75,7 @@ class CpuBackend:
 
     `kernel_passes` run before a kernel is scheduled, `nest_passes` over its nest.
 
-    Schedules each kernel once: code generation takes the nests that were judged good.
+    Schedules each kernel once: code generation takes the same nests.
     """
 
     target: Target

@@ -21,7 +21,7 @@ from tofuse.backends.cuda.record_graph import graph_replay, recordable_device
 from tofuse.backends.cuda.runtime.cuda import CudaLauncher, capability, device_index, device_name
 from tofuse.backends.cuda.runtime.gpu_driver import gpu_driver
 from tofuse.backends.cuda.runtime.gpu_timing import interleaved_gpu_us
-from tofuse.backends.cuda.schedule.build_tiles import BY_HEURISTICS, build_tiles
+from tofuse.backends.cuda.schedule.build_tiles import build_tiles
 from tofuse.backends.cuda.schedule.split_launches import separate_scalar_updates
 from tofuse.backends.cuda.schedule.tiling_variants import tiling_variants
 from tofuse.backends.cuda.triton.emit import emit
@@ -73,7 +73,7 @@ class EvaluatedKernel(NamedTuple):
 class CudaBackend:
     """The GPU of a device such as "cuda:0"; an H200, if there is none.
 
-    Builds the tiles of a kernel once: code generation takes those that were judged good.
+    Builds the tiles of a kernel once, for its cost; code generation takes the same tiles.
     """
 
     device: str
@@ -141,12 +141,12 @@ class CudaBackend:
         if tiles is not None and _is_built_alike(request, kernel, bounds):
             return _renamed(tiles, kernel)
         build = partial(build_tiles, kernel, self.target, bounds=bounds, updates=request.updates)
-        choice = request.schedule or BY_HEURISTICS
-        assert isinstance(choice, TilingChoice)
-        with suppress(Unschedulable):
-            return build(choice=choice)
+        if request.schedule is not None:
+            assert isinstance(request.schedule, TilingChoice)
+            with suppress(Unschedulable):  # it was measured for a kernel of the region alone
+                return build(choice=request.schedule)
         try:
-            return build()  # the choice was measured for a kernel of the region alone
+            return build()
         except Unschedulable as e:
             return e.reason
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tofuse.backends.cuda.runtime.cuda import device_index
 from tofuse.backends.cuda.runtime.graph_replay import GraphReplay, GraphSeeds
 from tofuse.backends.target import LoadProgram, Program
-from tofuse.cost.thresholds import MIN_LAUNCHES
+from tofuse.cost.thresholds import MIN_RECORDED_LAUNCHES
 from tofuse.ir.graph import Graph
 from tofuse.ir.plan import Call, Launch, Plan
 from tofuse.ops.reference import resolve_operator
@@ -35,7 +35,7 @@ def recordable_device(graph: Graph, plan: Plan) -> str | None:
         if isinstance(step, Launch)
     }
     steps = len(launches) + sum(isinstance(step, Call) for step in plan.steps)
-    if plan.symbols or steps < MIN_LAUNCHES or not all(map(_is_capturable, calls)):
+    if plan.symbols or steps < MIN_RECORDED_LAUNCHES or not all(map(_is_capturable, calls)):
         return None
     return devices.pop() if len(devices) == 1 and "cpu" not in devices else None
 

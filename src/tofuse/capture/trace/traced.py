@@ -57,7 +57,7 @@ SharedStorage = tuple[int, int, Layout | None]
 class TracedEntry(Entry[object]):
     """A compiled program, its guards on a call, and the tensors that it reads beside arguments.
 
-    The guard takes all tensors: those of the call, then those that are read beside them.
+    The guard takes the tensors of the call, then the other tensors that the program reads.
     """
 
     free_tensors: tuple[torch.Tensor, ...]
