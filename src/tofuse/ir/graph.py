@@ -40,6 +40,11 @@ class Value:
         """The strides; row-major if capture gave none."""
         return contiguous_strides(self.shape) if self.strides is None else self.strides
 
+    @property
+    def is_row_major(self) -> bool:
+        """Whether the strides are row-major."""
+        return self.strides is None or self.strides == contiguous_strides(self.shape)
+
     def __repr__(self) -> str:
         return f"{self.name}: {self.type!r}"
 

@@ -9,7 +9,7 @@ from tofuse.analysis.alias import EXCLUSIVE_RESULTS, MemRef, is_eliminated_conca
 from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.graph_partition import Partition
 from tofuse.ir.call_arguments import CallArguments, TensorRef
-from tofuse.ir.dims import Dim, contiguous_strides, product, size_hint, symbol
+from tofuse.ir.dims import Dim, product, size_hint, symbol
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.plan import (
     Address,
@@ -245,7 +245,7 @@ class StepBuilder:
         ):
             return None
         # some operators give the result, even in `out=`, the memory format of an image operand
-        if any(len(v.shape) > 3 and not _is_contiguous(v) for v in op.inputs):
+        if any(len(v.shape) > 3 and not v.is_row_major for v in op.inputs):
             return None
         variant = self.out_variant(str(op.attr("target")))
         if variant is None or tuple(picks or (0,)) != tuple(range(len(variant.names) or 1)):
@@ -274,8 +274,4 @@ def _copy(target: str, source: str) -> Call:
 
 
 def _is_dense_on_cpu(v: Value) -> bool:
-    return v.type.on_host and v.dtype is not DType.OTHER and _is_contiguous(v)
-
-
-def _is_contiguous(v: Value) -> bool:
-    return v.layout == contiguous_strides(v.shape)
+    return v.type.on_host and v.dtype is not DType.OTHER and v.is_row_major

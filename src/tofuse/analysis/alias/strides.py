@@ -27,11 +27,9 @@ class MemRef:
 
 def dense_strides(value: Value) -> tuple[Dim, ...]:
     """Return dense strides in the order of the captured ones (equal to them if they are dense)."""
-    shape = value.shape
-    row_major = contiguous_strides(shape)
-    if value.strides is None or value.strides == row_major:
-        return row_major
-    return strides_in(stride_order(value.layout), shape)
+    if value.is_row_major:
+        return value.layout
+    return strides_in(stride_order(value.layout), value.shape)
 
 
 def visible_strides(value: Value) -> tuple[Dim, ...]:

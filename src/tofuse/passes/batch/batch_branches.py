@@ -14,7 +14,6 @@ from tofuse.analysis.isomorphism import (
     SliceRead,
     Stacked,
 )
-from tofuse.ir.dims import contiguous_strides
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Scalar, Value
 from tofuse.ops.table import OPS, Pattern
 from tofuse.passes.batch.branch_match import (
@@ -67,7 +66,7 @@ class _BatchBuilder:
         The use may create a cycle between the branches, or need strides that no slice has.
         """
         for op in self.replaced:
-            if self.is_used_elsewhere(op.result) and not _is_contiguous(op.result):
+            if self.is_used_elsewhere(op.result) and not op.result.is_row_major:
                 return None
         for op in self.rewriter.graph.ops:
             if op in self.targets:
@@ -89,7 +88,7 @@ class _BatchBuilder:
         escapes = cat.result in self.concats.escaping
         permuted = escapes and cat.int("dim") != 0  # a view; the caller expects a new tensor
         separate = not escapes or self.claim_memory(whole)
-        if permuted or not separate or not _is_contiguous(cat.result):
+        if permuted or not separate or not cat.result.is_row_major:
             whole = self.add(cat, "reshape", whole, shape=cat.result.shape)
             self.define(cat, "convert", whole, cat.result, dtype=whole.dtype)
         else:
@@ -204,10 +203,6 @@ class _BatchBuilder:
         op = self.rewriter.make_op(kind, operands, like=like, **attrs)
         self.rewriter.emit(op)
         return op.result
-
-
-def _is_contiguous(v: Value) -> bool:
-    return v.layout == contiguous_strides(v.shape)
 
 
 def _batched_attrs(op: Op, n: int) -> Attrs:

@@ -118,7 +118,7 @@ class _Search:
         """Add an op whose result has the rows there, or is a sum over them; and what it needs."""
         if len(op.results) != 1 or op.kind == "iota":
             raise RowsMixed
-        if not is_view(op) and not _is_row_major(op.result):
+        if not is_view(op) and not op.result.is_row_major:
             raise RowsMixed
         self.inside.add(op)
         if rows is None:
@@ -180,8 +180,3 @@ class _Search:
     def _is_wide(self, v: Value) -> bool:
         numel = v.type.numel
         return not isinstance(numel, int) or numel >= self.wide_numel
-
-
-def _is_row_major(v: Value) -> bool:
-    """Whether a value has the strides that a new result has."""
-    return v.strides is None or v.layout == Value(v.type, v.name).layout
