@@ -10,7 +10,7 @@ from tofuse.graph_partition import Partition
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Value
 from tofuse.ir.parse_arguments import parse_arguments
 from tofuse.ir.types import DType, TensorType
-from tofuse.ops.result_types import make_op
+from tofuse.ops.result_types import infer_type
 
 SIZE = (64, 64)
 
@@ -27,8 +27,9 @@ class GraphBuilder:
         return self.inputs[-1]
 
     def __call__(self, kind: str, *operands: Operand, **attrs: Attr) -> Value:
-        self.ops.append(make_op(kind, operands, attrs, name=f"v{len(self.ops)}"))
-        return self.ops[-1].result
+        result = Value(infer_type(kind, operands, attrs), f"v{len(self.ops)}")
+        self.ops.append(Op(kind, operands, (result,), tuple(attrs.items())))
+        return result
 
     def row_sums(self, x: Value) -> Value:
         """Add the sum of each row, broadcast along the row."""

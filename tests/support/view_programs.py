@@ -9,7 +9,7 @@ import torch
 from tofuse.ir.call_arguments import CallArgument, CallArguments, OperandRef
 from tofuse.ir.graph import Attr, Graph, Op, Value
 from tofuse.ir.types import DType, TensorType
-from tofuse.ops.result_types import make_op
+from tofuse.ops.result_types import infer_type
 
 LENGTH = 7  # ops of a program, at most
 
@@ -41,10 +41,11 @@ class ViewProgram:
         return Graph(tuple(self.inputs), tuple(self.ops), tuple(self.outputs))
 
     def add(self, kind: str, x: Value, tensor: torch.Tensor, **attrs: Attr) -> None:
-        op = make_op(kind, (x,), attrs, name=f"v{len(self.ops)}")
-        assert op.result.shape == tuple(tensor.shape), (op, tensor.shape)
+        result = Value(infer_type(kind, (x,), attrs), f"v{len(self.ops)}")
+        op = Op(kind, (x,), (result,), tuple(attrs.items()))
+        assert result.shape == tuple(tensor.shape), (op, tensor.shape)
         self.ops.append(op)
-        self.tensors[op.result] = tensor
+        self.tensors[result] = tensor
 
     def add_library_call(
         self, x: Value, target: str, tensor: torch.Tensor, *args: CallArgument

@@ -95,9 +95,7 @@ def _split_reduction(
     row_dims = tuple(remaining.index(d) for d in row.dims)
     attrs: dict[str, Attr] = {"dims": outer, "dtype": partial_dtype}
     partial = make_op(op.kind, (x,), attrs, name=names.fresh(f"{op.result.name}_each"), like=op)
-    attrs = {"dims": row_dims, "dtype": dtype}
-    last = make_op(op.kind, (partial.result,), attrs, name="", like=op)
-    return [partial, replace(last, results=op.results)]
+    return [partial, op.redefined(op.kind, partial.result, dims=row_dims, dtype=dtype)]
 
 
 def _split_broadcast(
@@ -117,9 +115,8 @@ def _split_broadcast(
     inner_dims = tuple(sorted({*dims, *row.dims}))
     first = _Broadcast(x, tuple(shape[d] for d in inner_dims), tuple(map(inner_dims.index, dims)))
     steps: list[Op] = []
-    attrs: dict[str, Attr]
     if first not in broadcasts:
-        attrs = {"shape": first.shape, "dims": first.dims}
+        attrs: dict[str, Attr] = {"shape": first.shape, "dims": first.dims}
         name = f"{op.result.name}_each"
         inner = make_op("broadcast", (x,), attrs, name=names.fresh(name), like=op)
         attrs = {"dtype": x.dtype}
@@ -127,9 +124,8 @@ def _split_broadcast(
         stored = make_op("convert", (inner.result,), attrs, name=names.fresh(name), like=op)
         steps = [inner, stored]
         broadcasts[first] = stored.result
-    attrs = {"shape": shape, "dims": inner_dims}
-    outer = make_op("broadcast", (broadcasts[first],), attrs, name="", like=op)
-    return [*steps, replace(outer, results=op.results)]
+    last = op.redefined("broadcast", broadcasts[first], shape=shape, dims=inner_dims)
+    return [*steps, last]
 
 
 def _is_elementwise(op: Op) -> bool:

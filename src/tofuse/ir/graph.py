@@ -103,6 +103,10 @@ class Op:
         """The tensor operands, in order, with repeats."""
         return tuple(x for x in self.operands if isinstance(x, Value))
 
+    def redefined(self, kind: str, *operands: Operand, **attrs: Attr) -> Op:
+        """Return another op that defines the same results."""
+        return Op(kind, operands, self.results, tuple(attrs.items()), self.loc)
+
     @property
     def call_count(self) -> int:
         """The number of user calls this op replaces."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim
@@ -29,15 +30,14 @@ def infer_type(kind: str, operands: tuple[Operand, ...], attrs: dict[str, Attr])
 def make_op(
     kind: str,
     operands: tuple[Operand, ...],
-    attrs: dict[str, Attr] | None = None,
+    attrs: dict[str, Attr],
     *,
     name: str,
-    like: Op | None = None,
+    like: Op,
 ) -> Op:
-    """Return an op with one result of the inferred type, at the source location of `like`."""
-    attrs = attrs or {}
-    result = Value(infer_type(kind, operands, attrs), name)
-    return Op(kind, operands, (result,), tuple(attrs.items()), like.loc if like else None)
+    """Return an op with one result of the inferred type; its device and location are of `like`."""
+    type_ = replace(infer_type(kind, operands, attrs), device=like.result.type.device)
+    return Op(kind, operands, (Value(type_, name),), tuple(attrs.items()), like.loc)
 
 
 def _elementwise(op: Op) -> TensorType:

@@ -11,7 +11,7 @@ from typing import Union
 
 from tofuse.analysis.alias import AliasAnalysis, is_view, view_chain
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Value, substitute_operands
-from tofuse.ops.result_types import infer_type
+from tofuse.ops.result_types import make_op
 
 Replacement = Union[Value, tuple[Op, ...]]  # noqa: UP007
 
@@ -33,11 +33,9 @@ class Rewriter:
         return op if op is not None and op.kind == kind else None
 
     def make_op(self, kind: str, operands: tuple[Operand, ...], *, like: Op, **attrs: Attr) -> Op:
-        """Return a new op with a result of the inferred type, at the source location of `like`."""
-        device = like.result.type.device
-        type_ = replace(infer_type(kind, operands, attrs), device=device)
+        """Return a new op on the device and at the source location of `like`."""
         name = next(name for name in self._fresh_names if name not in self._names)
-        return Op(kind, operands, (Value(type_, name),), tuple(attrs.items()), like.loc)
+        return make_op(kind, operands, attrs, name=name, like=like)
 
     def legal_replacement(
         self, op: Op, value: Operand, *, eager_copies: bool | None = None
@@ -178,7 +176,7 @@ class OpBuilder:
 
 def redefine(op: Op, kind: str, *operands: Operand, **attrs: Attr) -> tuple[Op, ...]:
     """Return another op that defines the same results."""
-    return (Op(kind, operands, op.results, tuple(attrs.items()), op.loc),)
+    return (op.redefined(kind, *operands, **attrs),)
 
 
 def identity(op: Op, rewriter: Rewriter) -> Replacement | None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from tofuse.analysis.alias import AliasAnalysis
 from tofuse.ir.graph import Graph, Names, Op, Value
-from tofuse.ops.result_types import make_op
 
 
 def unalias_outputs(graph: Graph, before: Graph, caller_writable: Collection[Value]) -> Graph:
@@ -33,10 +32,8 @@ def unalias_outputs(graph: Graph, before: Graph, caller_writable: Collection[Val
             continue
         if aliases.base(new) not in merged:
             continue
-        copy = make_op(
-            "convert", (new,), {"dtype": new.dtype}, name=names.fresh(f"{new.name}_copy")
-        )
-        copies[old] = replace(copy, results=(replace(copy.result, strides=old.strides),))
+        copy = replace(new, name=names.fresh(f"{new.name}_copy"), strides=old.strides)
+        copies[old] = Op("convert", (new,), (copy,), (("dtype", new.dtype),))
     if not copies:
         return graph
     outputs = (copies[old].result if old in copies else new for old, new in pairs)

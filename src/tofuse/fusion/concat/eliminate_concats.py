@@ -25,7 +25,7 @@ from tofuse.cost.thresholds import FEW_OPERANDS, MIN_RUN_BYTES
 from tofuse.graph_partition import Partition
 from tofuse.ir.call_arguments import CallArguments, OperandRef
 from tofuse.ir.dims import Dim, equal_strides, size_hint
-from tofuse.ir.graph import Attr, Graph, Names, Op, Value
+from tofuse.ir.graph import Graph, Names, Op, Value
 from tofuse.ir.rules import Reason, Rule
 from tofuse.ir.types import DType
 from tofuse.ops.result_types import make_op
@@ -170,10 +170,16 @@ class _Elimination:
 def _library_concat(concat: Op) -> Op:
     """Return a call of PyTorch's own operator for a concat."""
     operands = tuple(OperandRef(k) for k in range(len(concat.inputs)))
-    attrs: dict[str, Attr] = {"target": CAT, "args": CallArguments((operands, concat.int("dim")))}
-    attrs |= {"shape": concat.result.shape, "dtype": concat.result.dtype, "dim": concat.int("dim")}
-    call = make_op("opaque", concat.inputs, attrs, name=concat.result.name, like=concat)
-    return replace(call, results=concat.results)
+    dim, result = concat.int("dim"), concat.result
+    return concat.redefined(
+        "opaque",
+        *concat.inputs,
+        target=CAT,
+        args=CallArguments((operands, dim)),
+        shape=result.shape,
+        dtype=result.dtype,
+        dim=dim,
+    )
 
 
 def _is_eliminable(concat: Op) -> bool:

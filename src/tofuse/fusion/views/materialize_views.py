@@ -17,7 +17,6 @@ from tofuse.fusion.lower.align import aligns
 from tofuse.ir.dims import contiguous_strides, equal_strides, size_hint
 from tofuse.ir.graph import Graph, Names, Op, Value, substitute_operands
 from tofuse.ir.types import DType
-from tofuse.ops.result_types import make_op
 from tofuse.ops.table import OPS, Pattern
 
 Requirement = Callable[[Value, Mapping[Value, MemRef]], bool]  # False: the value is copied
@@ -39,10 +38,9 @@ def materialize_views(graph: Graph, storage: Mapping[Value, MemRef]) -> Graph:
         if v is None or requirement(v, storage):
             return v
         if v not in copies:
-            name = names.fresh(f"{v.name}_copy")
-            copy = make_op("convert", (v,), {"dtype": v.dtype}, name=name, like=producers.get(v))
-            ops.append(replace(copy, results=(replace(copy.result, strides=v.strides),)))
-            copies[v] = ops[-1].result
+            copies[v] = replace(v, name=names.fresh(f"{v.name}_copy"))
+            loc = producers[v].loc if v in producers else None
+            ops.append(Op("convert", (v,), (copies[v],), (("dtype", v.dtype),), loc))
             storage[copies[v]] = MemRef(copies[v], 0, visible_strides(copies[v]))
         return copies[v]
 

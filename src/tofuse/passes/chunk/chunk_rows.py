@@ -12,7 +12,7 @@ from tofuse.ir.call_arguments import CallArguments, OperandRef
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Attr, Graph, Names, Op, Operand, Value
 from tofuse.ir.types import DType
-from tofuse.ops.result_types import infer_type
+from tofuse.ops.result_types import make_op
 from tofuse.passes.chunk.row_maps import is_product
 from tofuse.passes.chunk.rows_of_product import RowGroup, find_row_group
 
@@ -155,9 +155,9 @@ class _Chunker:
             if last.dtype is v.dtype:
                 self._rename(last, v)
             else:
-                self.ops.append(Op("convert", (last,), (v,), (("dtype", v.dtype),), op.loc))
+                self.ops.append(op.redefined("convert", last, dtype=v.dtype))
             return
-        self.ops.append(Op("cat", tuple(parts), (v,), (("dim", self.group.values[v].dim),), op.loc))
+        self.ops.append(op.redefined("cat", *parts, dim=self.group.values[v].dim))
 
     def _rename(self, last: Value, v: Value) -> None:
         """Let the op that computes the last sum compute `v`."""
@@ -170,13 +170,11 @@ class _Chunker:
     def _append(
         self, kind: str, operands: tuple[Operand, ...], attrs: dict[str, Attr], like: Op
     ) -> Value:
-        type_ = replace(infer_type(kind, operands, attrs), device=like.result.type.device)
-        result = Value(type_, self.names.fresh(like.result.name))
-        loc = like.loc
-        if loc is not None and not (self.is_first and kind == like.kind):
-            loc = replace(loc, call_count=0)
-        self.ops.append(Op(kind, operands, (result,), tuple(attrs.items()), loc))
-        return result
+        op = make_op(kind, operands, attrs, name=self.names.fresh(like.result.name), like=like)
+        if op.loc is not None and not (self.is_first and kind == like.kind):
+            op = replace(op, loc=replace(op.loc, call_count=0))
+        self.ops.append(op)
+        return op.result
 
     def _shape(self, v: Value, begin: int, end: int) -> tuple[Dim, ...]:
         """Return the shape of a value's rows."""
