@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Union
 
 import torch
@@ -136,9 +137,7 @@ def draw_seed(device: torch.device | None = None) -> Tensor:
 
 def resolve_operator(target: str) -> Callable[..., object]:
     """Return the PyTorch operator of a name such as 'aten.mm.default'."""
-    namespace, name, overload = target.split(".")
-    packet = getattr(getattr(torch.ops, namespace), name)
-    operator: Callable[..., object] = getattr(packet, overload)
+    operator: Callable[..., object] = attrgetter(target)(torch.ops)
     return operator
 
 

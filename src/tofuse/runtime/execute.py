@@ -36,7 +36,7 @@ from tofuse.ir.size_expression import SIZE_FUNCTIONS, SizeExpression
 from tofuse.ir.types import DType
 from tofuse.ir.verify_plan import ARENA
 from tofuse.ops.check_shape import check_shape
-from tofuse.ops.reference import TO_TORCH, draw_seed, torch_constant
+from tofuse.ops.reference import TO_TORCH, draw_seed, resolve_operator, torch_constant
 from tofuse.runtime.timing import Clock, now
 from tofuse.torch_internals.dispatch import PROFILER_FLAG, profiler_state
 from tofuse.torch_internals.memory import reinterpret_tensor
@@ -329,9 +329,7 @@ def _operator(target: str) -> object:
     """
     if target == "tofuse.seed.default":
         return draw_seed
-    operator: object = torch.ops
-    for part in target.split("."):
-        operator = getattr(operator, part)
+    operator = resolve_operator(target)
     return without_python(operator) if isinstance(operator, OpOverload) else operator
 
 
