@@ -23,7 +23,7 @@ from tofuse.frontends.scalar_folding import fold_scalars
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Graph, Operand, Scalar, Value
 from tofuse.ir.types import DType, TensorType
-from tofuse.ops.powers import is_repeated_product, repeated_squaring
+from tofuse.ops.powers import ROOTS, is_repeated_product, repeated_squaring
 from tofuse.ops.reference import run_graph
 
 
@@ -298,7 +298,6 @@ MATH = (
     "reciprocal rsqrt sigmoid sin sinh sqrt tan tanh"
 )
 
-ROOTS = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
 
 UNARY: dict[str, ElementwiseOp] = {
     **{

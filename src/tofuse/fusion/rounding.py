@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tofuse.ir.graph import Graph, Op, Scalar, Value
-from tofuse.ops.table import OPS, Pattern
+from tofuse.ops.table import COMPARISONS, OPS, Pattern
 
 
 def values_to_round(graph: Graph, exact: bool = False) -> frozenset[str]:
@@ -35,7 +35,6 @@ def _compares(op: Op) -> bool:
 
 
 EXTREMES = frozenset(("amax", "amin"))
-COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 PROPAGATING = frozenset(
     (Pattern.ELEMENTWISE, Pattern.BROADCAST, Pattern.VIEW, Pattern.CONCAT, Pattern.GATHER)
 )

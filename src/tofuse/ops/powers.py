@@ -1,9 +1,10 @@
-"""Integer powers as products, by repeated squaring."""
+"""Powers with constant exponents: integer ones as products, by repeated squaring, and roots."""
 
 from __future__ import annotations
 
 from tofuse.ir.types import DType
 
+ROOTS: dict[bool | int | float, str] = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
 MAX_FLOAT_EXPONENT = 8  # x ** n as products has up to n - 1 roundings, pow has one
 
 

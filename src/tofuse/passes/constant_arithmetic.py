@@ -10,6 +10,7 @@ from typing import Union
 from tofuse.ir.elements import ROUND
 from tofuse.ir.graph import Scalar
 from tofuse.ir.types import DType
+from tofuse.ops.table import COMPARISONS
 
 Number = Union[bool, int, float]  # noqa: UP007
 
@@ -94,7 +95,7 @@ def _extremum(pick: Callable[[float, float], float]) -> Callable[[float, float],
 
 
 _COMPARE: dict[str, Callable[..., Number | None]] = {
-    **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **{name: getattr(operator, name) for name in COMPARISONS},
     "logical_not": operator.not_,
 }
 

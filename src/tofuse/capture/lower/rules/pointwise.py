@@ -17,8 +17,9 @@ from tofuse.capture.lower.rules.view_ops import expanded
 from tofuse.ir.dims import SymDim
 from tofuse.ir.graph import Operand, Scalar, Value
 from tofuse.ir.types import DType
-from tofuse.ops.powers import is_repeated_product, repeated_squaring
+from tofuse.ops.powers import ROOTS, is_repeated_product, repeated_squaring
 from tofuse.ops.reference import from_torch_dtype
+from tofuse.ops.table import COMPARISONS, UNARY_MATH
 from tofuse.torch_internals.layouts import TypePromotion, elementwise_dtypes
 
 
@@ -248,21 +249,15 @@ DIVISIONS: dict[str | None, LoweringRule] = {
     "floor": safe_integer_division(product_or_quotient("floordiv")),
 }
 
-ROOTS: dict[bool | int | float, str] = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
-
-UNARY_FLOAT_OPS = (
-    "sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sigmoid sin cos tan asin acos atan "
-    "sinh cosh tanh asinh acosh atanh erf erfc lgamma"
-)
 
 POINTWISE_RULES: dict[str, LoweringRule] = {
     **COMPOSED_RULES,
-    **{f"aten.{kind}": direct(kind) for kind in UNARY_FLOAT_OPS.split()},
+    **{f"aten.{kind}": direct(kind) for kind in UNARY_MATH},
     **{f"aten.{kind}": except_bool(direct(kind)) for kind in ("neg", "abs", "sign")},
     "aten.sgn": except_bool(direct("sign")),
     **{f"aten.{kind}": rounding(kind) for kind in ("floor", "ceil", "trunc")},
     "aten.round.default": rounding("round"),
-    **{f"aten.{kind}": comparison(kind) for kind in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **{f"aten.{kind}": comparison(kind) for kind in COMPARISONS},
     **{f"aten.{kind}": float_test(kind) for kind in ("isnan", "isinf")},
     "aten.logical_not": direct("logical_not"),
     **{
