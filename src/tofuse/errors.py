@@ -1,4 +1,7 @@
-"""The exception classes. Every error that tofuse raises on purpose is a TofuseError."""
+"""The exception classes, and parts of messages. Every error raised on purpose is a TofuseError."""
+
+import difflib
+from collections.abc import Iterable
 
 
 class TofuseError(Exception):
@@ -47,6 +50,13 @@ class IndexOutOfRangeError(TofuseError, IndexError, RuntimeError):
 
 class TofuseWarning(UserWarning):
     """The category of all warnings of tofuse."""
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return the end of a message about an unknown name: the nearest known one, or `otherwise`."""
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]!r}?" if near else otherwise
+    return f"; {hint}" if hint else ""
 
 
 def message_of(error: Exception) -> str:
