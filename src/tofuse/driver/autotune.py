@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from tofuse.analysis.alias import AliasAnalysis, is_view
+from tofuse.analysis.alias import AliasAnalysis, view_ops
 from tofuse.backends.cuda.runtime.cuda import synchronize
 from tofuse.backends.target import Backend, ChosenSchedule, TimedCall
 from tofuse.config import Config
@@ -41,7 +41,7 @@ from tofuse.errors import TofuseError
 from tofuse.fusion.partition.region_split import cut_positions, split_region
 from tofuse.graph_partition import Partition
 from tofuse.ir.dims import size_hint, symbols_of
-from tofuse.ir.graph import Op, show_graph
+from tofuse.ir.graph import show_graph
 from tofuse.ir.region import Region
 from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ir.types import TensorType
@@ -249,13 +249,8 @@ def isolate_region(region: Region, part: Partition) -> Partition:
 
     Inputs that are views of one tensor stay views of one tensor.
     """
-    producers, views = part.graph.producers(), dict[Op, None]()
-    worklist = [*region.inputs]
-    while worklist:
-        op = producers.get(worklist.pop())
-        if op is not None and is_view(op):
-            views[op] = None
-            worklist += op.inputs
+    producers = part.graph.producers()
+    views = {op for v in region.inputs for op in view_ops(v, producers)}
     ops = tuple(op for op in part.graph.ops if op in views or op in region.ops)
     graph = region_graph(replace(region, ops=ops), part.aliases.memrefs)
     isolated = Region(region.name, graph.ops, region.outputs)

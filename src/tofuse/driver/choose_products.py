@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from tofuse.analysis.alias import is_view
+from tofuse.analysis.alias import is_view, view_ops
 from tofuse.backends.launcher import TimedCall
 from tofuse.disk_store import Store
 from tofuse.driver.autotune import is_static
@@ -94,12 +94,7 @@ def _with_views(
 ) -> tuple[Op, ...]:
     """Return the ops of some regions and the views through which they read, in order."""
     members = {op for r in regions for op in r.ops}
-    work = [v for op in members for v in op.inputs]
-    while work:
-        op = producers.get(work.pop())
-        if op is not None and is_view(op) and op not in members:
-            members.add(op)
-            work += op.inputs
+    members |= {view for op in members for v in op.inputs for view in view_ops(v, producers)}
     return tuple(op for op in graph.ops if op in members)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from tofuse.analysis.alias import is_collective, is_communication, is_wait
+from tofuse.analysis.reachability import reachable
 from tofuse.cost.memory_traffic import value_bytes
 from tofuse.cost.thresholds import MAX_OVERLAP_MEMORY, MIN_ORDER_SAVING
 from tofuse.fusion.order_regions import successors_of
@@ -93,16 +94,9 @@ def _in_order(windows: Sequence[_Window], order: Sequence[Region]) -> list[Regio
     return [*early, *(r for r in order if r not in done)]
 
 
-def _missing(liveness: RegionLiveness, region: Region, done: Collection[Region]) -> set[Region]:
+def _missing(liveness: RegionLiveness, region: Region, done: set[Region]) -> set[Region]:
     """Return those regions that are not done, of a region and all that it needs."""
-    missing: set[Region] = set()
-    pending = [region]
-    while pending:
-        r = pending.pop()
-        if r not in missing and r not in done:
-            missing.add(r)
-            pending += liveness.predecessors[r]
-    return missing
+    return set(reachable({region} - done, lambda r: liveness.predecessors[r] - done))
 
 
 def _share_work(windows: Sequence[_Window], feeding: set[Region]) -> None:

@@ -10,6 +10,8 @@ import torch
 from torch.autograd.function import FunctionCtx
 from torch.autograd.graph import Node
 
+from tofuse.analysis.reachability import reachable
+
 NOT_TWICE_DIFFERENTIABLE = (
     "this program, compiled by tofuse, cannot be differentiated twice: it draws random numbers, "
     "writes into its arguments, or one of its arguments no longer exists; run it in eager instead"
@@ -99,19 +101,13 @@ def reachable_leaves(nodes: Sequence[Node | FunctionCtx | None]) -> list[torch.T
 
     The `ctx` of an autograd.Function's backward is its node.
     """
-    worklist = list(nodes)
-    visited: set[Node] = set()
-    leaves: dict[torch.Tensor, None] = {}
-    while worklist:
-        node = worklist.pop()
-        if not isinstance(node, Node) or node in visited:
-            continue
-        visited.add(node)
-        variable = getattr(node, "variable", None)  # only AccumulateGrad nodes have one
-        if isinstance(variable, torch.Tensor):
-            leaves[variable] = None
-        worklist += [n for n, _ in node.next_functions]
-    return list(leaves)
+    found = reachable(
+        (node for node in nodes if isinstance(node, Node)),
+        lambda node: (n for n, _ in node.next_functions if isinstance(n, Node)),
+    )
+    # only AccumulateGrad nodes have a variable
+    variables = (getattr(node, "variable", None) for node in found)
+    return list(dict.fromkeys(v for v in variables if isinstance(v, torch.Tensor)))
 
 
 class _RaiseInBackward(torch.autograd.Function):

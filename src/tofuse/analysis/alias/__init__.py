@@ -17,6 +17,7 @@ from tofuse.analysis.alias.memory_effects import (
     returns_view,
     starts_collective,
     updates_operand,
+    view_ops,
 )
 from tofuse.analysis.alias.strides import (
     MemRef,
@@ -32,5 +33,6 @@ __all__ = [
     "is_communication",
     "is_eliminated_concat",
     "is_view", "is_wait", "operand_slice", "reshape_strides", "returns_view",
-    "starts_collective", "updates_operand", "view_chain", "view_memref", "visible_strides",
+    "starts_collective", "updates_operand", "view_chain", "view_memref", "view_ops",
+    "visible_strides",
 ]  # fmt: skip

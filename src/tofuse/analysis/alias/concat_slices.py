@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tofuse.analysis.alias.memory_effects import is_eliminated_concat, is_view
+from tofuse.analysis.alias.memory_effects import is_eliminated_concat, view_ops
 from tofuse.analysis.alias.strides import MemRef
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.graph import Graph, Op, Value
@@ -34,11 +34,11 @@ def operand_slice(
     """
     layout = concat.results[0].layout
     v, strides = operand, layout
-    while v in producers and is_view(producers[v]):
-        operand_strides = _operand_strides(producers[v], strides)
+    for view in view_ops(operand, producers):
+        operand_strides = _operand_strides(view, strides)
         if operand_strides is None:
             break
-        v, strides = producers[v].inputs[0], operand_strides
+        v, strides = view.inputs[0], operand_strides
     return v, strides, product((start, layout[concat.int("dim")]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 from tofuse.ir.graph import Op, Value
@@ -78,6 +79,13 @@ def returns_view(target: str) -> bool:
 def is_view(op: Op) -> bool:
     """Whether an op is a view of the graph IR, which reads no elements."""
     return OPS[op.kind].pattern in (Pattern.VIEW, Pattern.BROADCAST)
+
+
+def view_ops(v: Value, producers: Mapping[Value, Op]) -> Iterator[Op]:
+    """Yield the graph's view that makes `v`, the one that makes its operand, and so on."""
+    while (op := producers.get(v)) is not None and is_view(op):
+        yield op
+        v = op.inputs[0]
 
 
 def is_aten_view(op: Op) -> bool:

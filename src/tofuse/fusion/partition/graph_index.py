@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tofuse.analysis.alias import AliasAnalysis, is_view
+from tofuse.analysis.alias import AliasAnalysis, is_view, view_ops
 from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.region import Region
 
@@ -38,16 +38,13 @@ class GraphIndex:
     def make_region(self, ops: Sequence[Op], name: str) -> Region:
         """Return a region of computing ops: with the views between them and its outputs."""
         inside, made = set(ops), {op.result for op in ops}
-        views: dict[Op, None] = {}
-        for op in ops:
-            work = [v for v in op.inputs if v not in made]
-            while work:
-                v = work.pop()
-                if v not in self.producers or not is_view(self.producers[v]):
-                    continue
-                if self.computing_ops.get(v) in inside or v not in self.aliases.memrefs:
-                    views[self.producers[v]] = None
-                    work += self.producers[v].inputs
+        views: set[Op] = set()
+        for v in (v for op in ops for v in op.inputs if v not in made):
+            for view in view_ops(v, self.producers):
+                x = view.result
+                if self.computing_ops.get(x) not in inside and x in self.aliases.memrefs:
+                    break
+                views.add(view)
         members = sorted([*ops, *views], key=self.order.__getitem__)
         outputs = [
             op.result
@@ -71,7 +68,8 @@ def index_graph(aliases: AliasAnalysis) -> GraphIndex:
                 computing_ops[op.result] = p
             continue
         computing_ops |= dict.fromkeys(op.results, op)
-        for v in dict.fromkeys(v for x in op.inputs for v in _through_views(x, producers)):
+        views = (view for v in op.inputs for view in view_ops(v, producers))
+        for v in dict.fromkeys((*op.inputs, *(view.inputs[0] for view in views))):
             readers[v].append(op)
     return GraphIndex(
         graph,
@@ -84,11 +82,3 @@ def index_graph(aliases: AliasAnalysis) -> GraphIndex:
         readers,
         frozenset(aliases.root(v) for v in graph.outputs if v is not None),
     )
-
-
-def _through_views(v: Value, producers: Mapping[Value, Op]) -> Iterator[Value]:
-    """Yield a value, the value that it is a view of, and so on."""
-    yield v
-    while v in producers and is_view(producers[v]):
-        v = producers[v].inputs[0]
-        yield v
