@@ -23,7 +23,7 @@ from tofuse.frontends.scalar_folding import fold_scalars
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Graph, Operand, Scalar, Value
 from tofuse.ir.types import DType, TensorType
-from tofuse.ops.powers import ROOTS, is_repeated_product, repeated_squaring
+from tofuse.ops.powers import ROOTS, is_repeated_product, repeated_product
 from tofuse.ops.reference import run_graph
 
 
@@ -227,10 +227,8 @@ def power(e: Emitter, a: Operand, b: Operand) -> Value:
     if exponent == 1:
         return e.value(a)
     if isinstance(exponent, int | float) and is_repeated_product(exponent, e.dtype):
-        made: list[Operand] = [a]
-        for x, y in repeated_squaring(int(abs(exponent))):
-            made.append(e("mul", made[x], made[y]))
-        return e.value(made[-1]) if exponent > 0 else e("reciprocal", made[-1])
+        product = repeated_product(a, int(abs(exponent)), partial(e, "mul"))
+        return e.value(product) if exponent > 0 else e("reciprocal", product)
     if not e.dtype.is_float:
         raise Unsupported("a power of integers")
     if isinstance(exponent, float) and exponent in ROOTS:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from tofuse.ir.types import DType
+
+T = TypeVar("T")
 
 ROOTS: dict[bool | int | float, str] = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
 MAX_FLOAT_EXPONENT = 8  # x ** n as products has up to n - 1 roundings, pow has one
@@ -15,15 +20,11 @@ def is_repeated_product(exponent: bool | int | float, dtype: DType) -> bool:
     return 2 <= abs(exponent) <= MAX_FLOAT_EXPONENT if dtype.is_float else exponent >= 2
 
 
-def repeated_squaring(n: int) -> tuple[tuple[int, int], ...]:
-    """Return the products that compute x ** n, n >= 2, as pairs of operand numbers.
-
-    Operand 0 is x, operand k the k-th product. Squaring from the highest bit of n on needs at
-    most two products per bit.
-    """
-    steps: list[tuple[int, int]] = []
+def repeated_product(x: T, n: int, multiply: Callable[[T, T], T]) -> T:
+    """Return x ** n, n >= 1: squaring from the highest bit of n on, at most two products a bit."""
+    power = x
     for bit in bin(n)[3:]:
-        steps.append((len(steps), len(steps)))
+        power = multiply(power, power)
         if bit == "1":
-            steps.append((len(steps), 0))
-    return tuple(steps)
+            power = multiply(power, x)
+    return power

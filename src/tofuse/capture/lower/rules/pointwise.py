@@ -17,7 +17,7 @@ from tofuse.capture.lower.rules.view_ops import expanded
 from tofuse.ir.dims import SymDim
 from tofuse.ir.graph import Operand, Scalar, Value
 from tofuse.ir.types import DType
-from tofuse.ops.powers import ROOTS, is_repeated_product, repeated_squaring
+from tofuse.ops.powers import ROOTS, is_repeated_product, repeated_product
 from tofuse.ops.reference import from_torch_dtype
 from tofuse.ops.table import COMPARISONS, UNARY_MATH
 from tofuse.torch_internals.layouts import TypePromotion, elementwise_dtypes
@@ -177,10 +177,9 @@ def power(call: AtenCall) -> RuleResult:
 def _integer_power(build: Builder, x: Value, n: int) -> Value:
     """Return x ** n by products; of half precision, eager rounds them only for -2, 2 and 3."""
     rounds = n in (-2, 2, 3) and not _calls_pow(x)
-    powers = [build.convert(x, x.dtype if rounds else x.dtype.opmath)]
-    for a, b in repeated_squaring(abs(n)):
-        powers.append(build.emit("mul", (powers[a], powers[b]), {}))
-    result = powers[-1] if n > 0 else build.emit("reciprocal", (powers[-1],), {})
+    base = build.convert(x, x.dtype if rounds else x.dtype.opmath)
+    power = repeated_product(base, abs(n), lambda a, b: build.emit("mul", (a, b), {}))
+    result = power if n > 0 else build.emit("reciprocal", (power,), {})
     return build.convert(result, x.dtype)
 
 
