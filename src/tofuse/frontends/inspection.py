@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
+from tofuse.analysis.alias import is_view
 from tofuse.errors import VerifyError
 from tofuse.frontends.execute_definition import DefinitionExecutor, Output
 from tofuse.frontends.inputs import Input, flatten_inputs
 from tofuse.ir.dims import Dim, evaluate
 from tofuse.ir.graph import Graph, Value
 from tofuse.ops.reference import bind_symbols, run_graph
-from tofuse.ops.table import OPS, Pattern
 from tofuse.report.model import GraphReport
 
 TOLERANCES = {
@@ -123,14 +123,12 @@ def _run_perturbed(
     generator = torch.Generator().manual_seed(seed)
     env = dict(inputs)
     for op in graph.ops:
-        pattern = OPS[op.kind].pattern
         operands = {v: env[v] for v in op.inputs}
-        if op.kind in ("sum", "prod") or pattern is Pattern.OPAQUE:
+        if op.kind in ("sum", "prod", "opaque"):
             operands = {v: _perturbed(t, generator) for v, t in operands.items()}
         results = run_graph(Graph(op.inputs, (op,), op.results), operands, sizes)
-        computed = pattern not in (Pattern.VIEW, Pattern.BROADCAST)
         for v in op.results:
-            env[v] = _perturbed(results[v], generator) if computed else results[v]
+            env[v] = results[v] if is_view(op) else _perturbed(results[v], generator)
     return env
 
 

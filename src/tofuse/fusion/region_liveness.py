@@ -44,11 +44,11 @@ def peak_bytes(part: Partition, releasable_inputs: frozenset[str] = frozenset())
     return RegionLiveness(part, releasable_inputs).peak(part.regions)[0]
 
 
-def unfused_peak(graph: Graph, releasable_inputs: frozenset[str] = frozenset()) -> int:
+def unfused_peak(graph: Graph) -> int:
     """Return the peak of running each op by itself, views being free; see `find_peak`."""
     ops = [op for op in graph.ops if not is_view(op)]
     regions = tuple(Region("", (op,), op.results) for op in ops)
-    return peak_bytes(Partition(graph, regions, AliasAnalysis(graph), ()), releasable_inputs)
+    return peak_bytes(Partition(graph, regions, AliasAnalysis(graph), ()))
 
 
 @dataclass(eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tofuse.analysis.alias import is_view
 from tofuse.ir.graph import Graph, Op, Scalar, Value
 from tofuse.ops.table import COMPARISONS, OPS, Pattern
 
@@ -19,7 +20,7 @@ def values_to_round(graph: Graph, exact: bool = False) -> frozenset[str]:
     to_round: set[Value] = set()
     for op in reversed(graph.ops):
         pattern = OPS[op.kind].pattern
-        if pattern in (Pattern.VIEW, Pattern.BROADCAST) and op.result in returned:
+        if is_view(op) and op.result in returned:
             returned.update(op.inputs)
         is_origin = (op.kind in EXTREMES and op.result in returned) or _compares(op)
         propagates = pattern in PROPAGATING or op.kind in EXTREMES

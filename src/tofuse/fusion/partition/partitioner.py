@@ -52,7 +52,7 @@ def form_regions(
         index.aliases,
         tuple(verdicts.values()),
         tuple(verdicts.get(edge) or sibling_verdict(*edge) for edge in growth.merges),
-        rejected_hints(growth, verdicts),
+        rejected_hints(verdicts),
         rounded,
     )
 

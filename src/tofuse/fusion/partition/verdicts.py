@@ -29,7 +29,7 @@ def sibling_verdict(a: Op, b: Op) -> Verdict:
     return Verdict(a.result.name, b.result.name, True, Rule.SIBLINGS(), loc=b.loc)
 
 
-def rejected_hints(growth: Growth, verdicts: dict[tuple[Op, Op], Verdict]) -> tuple[Verdict, ...]:
+def rejected_hints(verdicts: dict[tuple[Op, Op], Verdict]) -> tuple[Verdict, ...]:
     """Return the verdicts on edges that the user asks to fuse but that are not fused.
 
     Edges left unfused for lack of fuel are not among them: the user set the limit.
