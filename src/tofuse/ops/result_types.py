@@ -40,6 +40,17 @@ def make_op(
     return Op(kind, operands, (Value(type_, name),), tuple(attrs.items()), like.loc)
 
 
+def slice_attrs(x: Value, dim: int, start: Dim, extent: Dim, step: int = 1) -> dict[str, Attr]:
+    """Return the attributes of a slice of one dimension."""
+    rank = len(x.shape)
+    return {
+        "start": tuple(start if k == dim else 0 for k in range(rank)),
+        "step": tuple(step if k == dim else 1 for k in range(rank)),
+        "shape": (*x.shape[:dim], extent, *x.shape[dim + 1 :]),
+        "dtype": x.dtype,
+    }
+
+
 def _elementwise(op: Op) -> TensorType:
     tensors = op.inputs
     if not tensors:

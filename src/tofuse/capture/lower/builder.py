@@ -11,7 +11,7 @@ from tofuse.ir.dims import Dim, product
 from tofuse.ir.elements import round_scalar
 from tofuse.ir.graph import Attr, Loc, Op, Operand, Scalar, Value, substitute_operands
 from tofuse.ir.types import DType, TensorType
-from tofuse.ops.result_types import infer_type
+from tofuse.ops.result_types import infer_type, slice_attrs
 from tofuse.ops.table import OPS, Pattern
 
 DEVICE_FROM_CALL = (Pattern.SOURCE, Pattern.RANDOM)  # a seed may be on another device
@@ -119,14 +119,7 @@ class Builder:
         """Elements start, start + step, ... of one dimension."""
         if start == 0 and step == 1 and extent == x.shape[dim]:
             return x
-        rank = len(x.shape)
-        attrs: dict[str, Attr] = {
-            "start": tuple(start if k == dim else 0 for k in range(rank)),
-            "step": tuple(step if k == dim else 1 for k in range(rank)),
-            "shape": (*x.shape[:dim], extent, *x.shape[dim + 1 :]),
-            "dtype": x.dtype,
-        }
-        return self.emit("slice", (x,), attrs)
+        return self.emit("slice", (x,), slice_attrs(x, dim, start, extent, step))
 
     def cat(self, parts: list[Value], dim: int) -> Value:
         return parts[0] if len(parts) == 1 else self.emit("cat", tuple(parts), {"dim": dim})

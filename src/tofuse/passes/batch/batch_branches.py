@@ -15,6 +15,7 @@ from tofuse.analysis.isomorphism import (
     Stacked,
 )
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Scalar, Value
+from tofuse.ops.result_types import slice_attrs
 from tofuse.ops.table import OPS, Pattern
 from tofuse.passes.batch.branch_match import (
     ConcatBranches,
@@ -119,15 +120,13 @@ class _BatchBuilder:
         if self.concats.is_view_of_leaf(branches, bundle):
             return
         whole = self.batched_values[bundle]
-        shape, rank = (1, *whole.shape[1:]), len(whole.shape)
         for k, v in enumerate(bundle):
             if v in self.extracted or not self.is_used_elsewhere(v):
                 continue
             self.extracted.add(v)
             if v in self.concats.escaping:
                 self.claim_memory(whole)
-            op, start = self.concats.producers[v], (k, *[0] * (rank - 1))
-            attrs: Attrs = {"start": start, "step": (1,) * rank, "shape": shape, "dtype": v.dtype}
+            op, attrs = self.concats.producers[v], slice_attrs(whole, 0, k, 1)
             self.define(op, "reshape", self.add(op, "slice", whole, **attrs), v, shape=v.shape)
 
     def is_used_elsewhere(self, v: Value) -> bool:

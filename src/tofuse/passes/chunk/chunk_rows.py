@@ -9,10 +9,9 @@ from tofuse.analysis.alias import has_effect
 from tofuse.cost.chunks import DEFAULT_CHUNK_LIMITS, ChunkLimits, ProductShape
 from tofuse.cost.thresholds import MAX_CHUNKS, MIN_CHUNKS
 from tofuse.ir.call_arguments import CallArguments, OperandRef
-from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Attr, Graph, Names, Op, Operand, Value
 from tofuse.ir.types import DType
-from tofuse.ops.result_types import make_op
+from tofuse.ops.result_types import make_op, slice_attrs
 from tofuse.passes.chunk.row_maps import is_product
 from tofuse.passes.chunk.rows_of_product import RowGroup, find_row_group
 
@@ -89,9 +88,7 @@ class _Chunker:
         made: dict[Value, Value] = {}
         previous = tuple(parts[-1] for parts in self.results.values() if parts)
         for op in (op for op in self.graph.ops if op in self.group.inside):
-            operands = tuple(
-                self._operand(op, k, v, made, begin, end) for k, v in enumerate(op.operands)
-            )
+            operands = tuple(self._operand(op, v, made, begin, end) for v in op.operands)
             attrs = dict(op.attrs)
             if op is self.group.product and previous:
                 after = tuple(OperandRef(len(operands) + k) for k in range(len(previous)))
@@ -102,22 +99,16 @@ class _Chunker:
             parts.append(made[v])
 
     def _operand(
-        self, op: Op, k: int, v: Operand, made: dict[Value, Value], begin: int, end: int
+        self, op: Op, v: Operand, made: dict[Value, Value], begin: int, end: int
     ) -> Operand:
         """Return the rows of an operand, if it has them."""
-        if not isinstance(v, Value) or v in made:
-            return made[v] if isinstance(v, Value) else v
-        rows = self.group.sliced.get(v)
-        if rows is None:
+        if not isinstance(v, Value):
             return v
-        start = [0] * len(v.shape)
-        start[rows.dim] = begin // rows.unit
-        attrs: dict[str, Attr] = {
-            "start": tuple(start),
-            "step": (1,) * len(start),
-            "shape": self._shape(v, begin, end),
-            "dtype": v.dtype,
-        }
+        rows = self.group.sliced.get(v)
+        if v in made or rows is None:
+            return made.get(v, v)
+        extent = (end - begin) // rows.unit
+        attrs = slice_attrs(v, rows.dim, begin // rows.unit, extent)
         made[v] = self._append("slice", (v,), attrs, op)
         return made[v]
 
@@ -133,7 +124,9 @@ class _Chunker:
         v = op.result
         if v not in self.group.sums:
             if "shape" in attrs:
-                attrs["shape"] = self._shape(v, begin, end)
+                rows = self.group.values[v]
+                extent = (end - begin) // rows.unit
+                attrs["shape"] = (*v.shape[: rows.dim], extent, *v.shape[rows.dim + 1 :])
             return self._append(op.kind, operands, attrs, op)
         previous = self.results.get(v, [])[-1:]
         wide = v.dtype.opmath
@@ -175,11 +168,3 @@ class _Chunker:
             op = replace(op, loc=replace(op.loc, call_count=0))
         self.ops.append(op)
         return op.result
-
-    def _shape(self, v: Value, begin: int, end: int) -> tuple[Dim, ...]:
-        """Return the shape of a value's rows."""
-        rows = self.group.values.get(v) or self.group.sliced.get(v)
-        if rows is None:
-            return v.shape
-        extent = (end - begin) // rows.unit
-        return (*v.shape[: rows.dim], extent, *v.shape[rows.dim + 1 :])
