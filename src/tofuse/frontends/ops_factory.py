@@ -37,14 +37,9 @@ def iota(
         raise low.error("step must not be 0")
     begin, jump = _as_integer(first), _as_integer(increment)
     if begin is not None and jump is not None and target.is_int and target.ir is not DType.OTHER:
-        return Node(iota_value(low, count, begin, jump, target.ir), target)
-    steps = Node(iota_value(low, count, 0, 1, DType.I64), DataType.Int)
+        return Node(low.builder.iota(count, begin, jump, target.ir), target)
+    steps = Node(low.builder.iota(count, 0, 1, DType.I64), DataType.Int)
     return _scale_and_shift(low, low.cast(steps, target), increment, first, target)
-
-
-def iota_value(low: Lowering, count: Dim, start: Dim, step: Dim, dtype: DType) -> Value:
-    attrs: dict[str, Attr] = {"start": start, "step": step, "shape": (count,), "dtype": dtype}
-    return low.builder.emit("iota", (), attrs)
 
 
 def _as_integer(x: Item) -> Dim | None:

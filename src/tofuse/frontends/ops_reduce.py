@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 
+from tofuse.capture.lower.rules.reductions import squared_deviations
 from tofuse.frontends.datatypes import DataType, datatype
 from tofuse.frontends.items import Node, Number, OperandLike, Rule
 from tofuse.frontends.lowering import Lowering
@@ -149,14 +150,8 @@ def _squared_deviations(
     low: Lowering, x: Node, axes: tuple[int, ...], dtype: DataType
 ) -> tuple[Value, Value, Dim]:
     """Return the sum of squared deviations from the mean, the mean, and the count."""
-    build, value = low.builder, low.convert(x.value, x.dtype, dtype)
-    count = product(x.shape[d] for d in axes)
-    divisor = Scalar(float(count) if isinstance(count, int) else count)
-    mean = build.emit("div", (build.reduce("sum", value, axes, dtype.ir), divisor), {})
-    kept = tuple(d for d in range(x.rank) if d not in axes)
-    deviation = build.emit("sub", (value, build.broadcast(mean, x.shape, kept)), {})
-    squares = build.reduce("sum", build.emit("mul", (deviation, deviation), {}), axes, dtype.ir)
-    return squares, mean, count
+    value = low.convert(x.value, x.dtype, dtype)
+    return *squared_deviations(low.builder, value, axes), product(x.shape[d] for d in axes)
 
 
 def scan(name: str, low: Lowering, arg: OperandLike, dim: int) -> Node:

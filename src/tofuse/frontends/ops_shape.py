@@ -19,7 +19,6 @@ from tofuse.frontends.items import (
     show_shape,
 )
 from tofuse.frontends.lowering import Lowering
-from tofuse.frontends.ops_factory import iota_value
 from tofuse.ir.dims import Dim, exact_div, product, strides_in
 from tofuse.ir.graph import Scalar, Value
 from tofuse.ir.size_expression import apply_function
@@ -281,7 +280,7 @@ def triu(low: Lowering, arg: OperandLike, diagonal: OperandLike = 0) -> Node:
 
 def iota_along(low: Lowering, shape: tuple[Dim, ...], dim: int) -> Node:
     """Return 0, 1, 2, ... along one dimension, broadcast to the shape."""
-    numbers = iota_value(low, shape[dim], 0, 1, DType.I64)
+    numbers = low.builder.iota(shape[dim], 0, 1, DType.I64)
     return Node(low.builder.broadcast(numbers, shape, (dim % len(shape),)), DataType.Int)
 
 

@@ -135,6 +135,11 @@ class Builder:
         self.constants[filled] = constant
         return filled
 
+    def iota(self, count: Dim, start: Dim, step: Dim, dtype: DType) -> Value:
+        """Return start, start + step, ... with `count` elements."""
+        attrs: dict[str, Attr] = {"start": start, "step": step, "shape": (count,), "dtype": dtype}
+        return self.emit("iota", (), attrs)
+
     def reduce(self, kind: str, x: Value, dims: tuple[int, ...], dtype: DType) -> Value:
         """Reduce over the sorted `dims`; without dims, convert, and turn a sum of -0.0 to 0.0."""
         if not dims:

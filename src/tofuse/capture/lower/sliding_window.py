@@ -18,7 +18,7 @@ from tofuse.capture.lower.builder import Builder, Unsupported
 from tofuse.capture.lower.call import AtenCall
 from tofuse.cost.thresholds import MAX_POOLING_TAPS, MAX_RESIDUES
 from tofuse.ir.dims import Dim, contiguous_strides, size_hint
-from tofuse.ir.graph import Attr, Scalar, Value
+from tofuse.ir.graph import Scalar, Value
 from tofuse.ir.types import DType
 
 Tap = tuple[int, ...]  # the position of an element in a window
@@ -219,13 +219,7 @@ def axis_iotas(
     shape = (*outer, *(count for _, _, count in axes))
     found = []
     for d, (start, step, count) in enumerate(axes, len(outer)):
-        attrs: dict[str, Attr] = {
-            "start": start,
-            "step": step,
-            "shape": (count,),
-            "dtype": DType.I32,
-        }
-        found.append(build.broadcast(build.emit("iota", (), attrs), shape, (d,)))
+        found.append(build.broadcast(build.iota(count, start, step, DType.I32), shape, (d,)))
     return found
 
 

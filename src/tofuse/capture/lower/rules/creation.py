@@ -42,9 +42,7 @@ def arange(call: AtenCall) -> Value:
     if len(whole) != 2 or not (out.dtype.is_float or out.dtype.is_int):
         raise Unsupported("a range with fractions")
     dtype = DType.I64 if out.dtype.is_float else out.dtype
-    iota = call.build.emit(
-        "iota", (), {"start": whole[0], "step": whole[1], "shape": out.shape, "dtype": dtype}
-    )
+    iota = call.build.iota(out.shape[0], whole[0], whole[1], dtype)
     return call.build.convert(iota, out.dtype)
 
 

@@ -91,17 +91,22 @@ def variance(*, root: bool = False, with_mean: bool = False) -> Reduction:
         if not x.dtype.is_float:
             raise Unsupported("a variance of integers")
         wide = build.convert(x, x.dtype.opmath)
-        mean = _mean(build, wide, dims, wide.dtype)
-        kept = tuple(k for k in range(len(x.shape)) if k not in dims)
-        difference = build.emit("sub", (wide, build.broadcast(mean, x.shape, kept)), {})
-        square = build.emit("mul", (difference, difference), {})
-        total = build.reduce("sum", square, dims, wide.dtype)
+        total, mean = squared_deviations(build, wide, dims)
         divisor = _degrees_of_freedom(call, _count(x, dims))
         result = build.emit("div", (total, divisor), {})
         result = build.emit("sqrt", (result,), {}) if root else result
         return (result, mean) if with_mean else (result,)
 
     return compute
+
+
+def squared_deviations(build: Builder, x: Value, dims: Dims) -> tuple[Value, Value]:
+    """Return the sum of squared deviations from the mean, and the mean."""
+    mean = _mean(build, x, dims, x.dtype)
+    kept = tuple(k for k in range(len(x.shape)) if k not in dims)
+    deviation = build.emit("sub", (x, build.broadcast(mean, x.shape, kept)), {})
+    square = build.emit("mul", (deviation, deviation), {})
+    return build.reduce("sum", square, dims, x.dtype), mean
 
 
 def _degrees_of_freedom(call: AtenCall, count: Dim) -> Scalar:
