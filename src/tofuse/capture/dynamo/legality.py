@@ -10,7 +10,7 @@ from torch.fx.node import map_arg
 
 from tofuse.capture.dynamo.async_collectives import writes_async_input
 from tofuse.capture.dynamo.backward_effects import backward_effects_reason
-from tofuse.capture.dynamo.returned_views import has_inseparable_views, returns_detached_history
+from tofuse.capture.dynamo.returned_views import returned_view_reason
 from tofuse.capture.fx.aliases import (
     storage_id,
     storage_ids,
@@ -78,12 +78,8 @@ def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
             return "it may write into a tensor that overlaps itself"
     if _returns_strided_view_of_overlapping(gm, arguments):
         return "it returns a view, of symbolic sizes, of an argument that overlaps itself"
-    if returns_detached_history(gm):
-        return "it returns a view with a gradient of an argument that it writes through detach"
-    if (why := backward_effects_reason(gm)) is not None:
+    if (why := returned_view_reason(gm) or backward_effects_reason(gm)) is not None:
         return why
-    if has_inseparable_views(gm):
-        return "it returns a view, of symbolic sizes, of an argument that it writes"
     storages = written_storages(gm.graph)
     by_storage = {storage_id(t): t for t in arguments if storage_id(t) in storages}
     for node in gm.graph.nodes:
