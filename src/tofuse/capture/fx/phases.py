@@ -50,18 +50,13 @@ def backward_only_nodes(order: Sequence[Node]) -> set[Node]:
 
 def written_in_backward(order: Iterable[Node]) -> frozenset[Node]:
     """Return the arguments of the forward that the backward writes into."""
-    return frozenset(_copied_into(filter(traced_in_backward, order)))
+    return written_placeholders(filter(traced_in_backward, order))
 
 
-def written_placeholders(backward: GraphModule) -> frozenset[Node]:
-    """Return the arguments that a backward graph writes into."""
-    return frozenset(_copied_into(backward.graph.nodes))
-
-
-def _copied_into(order: Iterable[Node]) -> list[Node]:
+def written_placeholders(order: Iterable[Node]) -> frozenset[Node]:
     """Return the arguments into which AOTAutograd's calls of `copy_` write."""
     targets = (n.args[0] for n in order if n.target is COPY_INTO)
-    return [base_node(n) for n in targets if isinstance(n, Node)]
+    return frozenset(base_node(n) for n in targets if isinstance(n, Node))
 
 
 def propagate_version_checks(order: Iterable[Node], arguments: frozenset[Node]) -> None:

@@ -58,7 +58,7 @@ def call_preserving_strides(
 
     Functional variants that are no methods of tensors, such as `aten.copy`, have no derivatives.
     """
-    name = getattr(function, "__name__", "")
+    name = target_name(function)
     functional = None if name in METADATA_WRITERS else _method_variant(name)
     if functional is not None and not isinstance(functional, OpOverloadPacket):
         x, *rest = args
