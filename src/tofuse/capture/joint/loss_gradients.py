@@ -67,11 +67,7 @@ def _find_head(order: list[Node], dependent: set[Node], product: Node) -> _Head 
     )
     rows = int(product.meta["val"].shape[0])
     numel = math.prod(product.meta["val"].shape) // WIDE_SHARE
-
-    def is_wide(n: Node) -> bool:
-        return n.op != "output" and _numel(n.meta["val"]) >= numel
-
-    wide = {n for n in from_product if is_wide(n)}
+    wide = {n for n in from_product if n.op != "output" and _numel(n.meta["val"]) >= numel}
     gradients = {
         n
         for n in order

@@ -62,13 +62,12 @@ class SubstituteTensors(TorchFunctionMode):
         if line is not None:
             fx_traceback.set_stack_trace([line])
         if self.traced:
-            args, kwargs = tree_map(self._substitute, (args, kwargs or {}), is_leaf=is_size)
+            args, kwargs = tree_map(
+                lambda x: self.traced.get(id(x), x), (args, kwargs or {}), is_leaf=is_size
+            )
         function = self.substitutes.get(func, func)
         result = call_preserving_strides(function, args, kwargs or {})
         return self.real.get(id(result), result)
-
-    def _substitute(self, x: object) -> object:
-        return self.traced.get(id(x), x)
 
 
 class _FreeTensorRecorder(TorchFunctionMode):
