@@ -15,7 +15,7 @@ from tofuse.torch_internals.private_names import always, private
 
 NAME = "tofuse"
 BACKEND = EntryPoint(NAME, "tofuse.api:dynamo_backend", "torch_dynamo_backends")
-REGISTRY = "torch._dynamo.backends.backend_of"
+REGISTRY = "torch._dynamo.backends.registry"
 LOST = 'backend="tofuse" needs `import tofuse` before the first torch.compile, or an installation'
 
 

@@ -35,6 +35,11 @@ class GraphBreak(Protocol):
     user_stack: Sequence[FrameSummary]
 
 
+def _error(name: str, lost: str) -> type[Exception]:
+    """Return a class of Dynamo's errors, or a class that no error has."""
+    return private("torch._dynamo.exc", name, lost, stand_in(name))
+
+
 def _without_session() -> AbstractContextManager[object]:
     return _patch(error_on_nested_fx_trace=False)
 
@@ -57,31 +62,19 @@ OptimizedModule: type = private(
     "modules of torch.compile are not traced",
     stand_in("OptimizedModule"),
 )
-TorchDynamoException: type[Exception] = private(
-    "torch._dynamo.exc",
-    "TorchDynamoException",
-    "PyTorch runs programs on which Dynamo would try again",
-    stand_in("TorchDynamoException"),
+TorchDynamoException = _error(
+    "TorchDynamoException", "PyTorch runs programs on which Dynamo would try again"
 )
-InternalTorchDynamoError: type[Exception] = private(
-    "torch._dynamo.exc",
+InternalTorchDynamoError = _error(
     "InternalTorchDynamoError",
     "programs that guard on `x.T` are not tried again without a filter of guards",
-    stand_in("InternalTorchDynamoError"),
 )
-TorchRuntimeError: type[Exception] = private(
-    "torch._dynamo.exc",
+TorchRuntimeError = _error(
     "TorchRuntimeError",
     "programs with DTensors raise for arguments of new strides, wrong programs torch's error",
-    stand_in("TorchRuntimeError"),
 )
 # raised by a backend: Python runs the frame, and frames that it calls may be compiled
-SkipFrame: type[Exception] = private(
-    "torch._dynamo.exc",
-    "SkipFrame",
-    "a call of a coroutine function raises an error",
-    stand_in("SkipFrame"),
-)
+SkipFrame = _error("SkipFrame", "a call of a coroutine function raises an error")
 TRACE_ERRORS = (InternalTorchDynamoError, TorchRuntimeError, IndexError, AssertionError)
 counters: Mapping[str, Mapping[str, int]] = private(
     "torch._dynamo.utils", "counters", BREAKS, {"unimplemented": {}}

@@ -45,11 +45,7 @@ def trying_operators(mode: FakeTensorMode) -> Iterator[None]:
 def discard_new_symbols(mode: FakeTensorMode) -> Iterator[None]:
     """Run operators on fake tensors without a trace of the new symbols of their results."""
     env = mode.shape_env
-    if env is None:
-        with tracing_operators(mode):
-            yield
-        return
-    with tracing_operators(mode), env.ignore_fresh_unbacked_symbols():
+    with tracing_operators(mode), env.ignore_fresh_unbacked_symbols() if env else nullcontext():
         yield
 
 

@@ -214,7 +214,7 @@ class AOTGraphs:
 
 def _count_writes(gm: GraphModule, run: BoxedFunction) -> BoxedFunction:
     """Return a backward that counts its writes into arguments, for autograd's checks."""
-    into = written_placeholders(gm)
+    into = written_placeholders(gm.graph.nodes)
     written = [k for k, n in enumerate(gm.graph.find_nodes(op="placeholder")) if n in into]
 
     def run_and_count(args: list[object], /) -> list[torch.Tensor]:

@@ -77,7 +77,7 @@ def _backward_writes(
     save them.
     """
     arguments = list(enumerate(backward.graph.find_nodes(op="placeholder")))
-    into = written_placeholders(backward)
+    into = written_placeholders(backward.graph.nodes)
     storages = {key for n in into for key, _ in node_storages(n)}
     unchecked = tuple(
         k

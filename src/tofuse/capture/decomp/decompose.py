@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
-from tofuse.capture.decomp.decompose_checks import CHECKED_DECOMPOSITIONS
+from tofuse.capture.decomp.decompose_checks import CHECKED_DECOMPOSITIONS, decompose_if
 from tofuse.capture.decomp.decompose_convolution import convolution, convolution_backward
 from tofuse.capture.decomp.decompose_elementwise import (
     ELEMENTWISE_DECOMPOSITIONS,
@@ -29,7 +29,6 @@ from tofuse.capture.fx.sizes import IntLike
 from tofuse.capture.lower.executor_claims import (
     ClaimPredicate,
     Decomposition,
-    DecompositionResult,
     claim_nothing,
     skip_claimed_calls,
 )
@@ -73,7 +72,7 @@ def _table(decompose_random: bool) -> Mapping[OpOverload, Decomposition]:
         table[op] = _with_empty_input(table[op])
     for overload in aten.linspace.overloads():
         if (op := getattr(aten.linspace, overload)) in table:
-            table[op] = _in_full_precision(table[op])
+            table[op] = decompose_if(_is_in_full_precision, table[op])
     table.update(CHECKED_DECOMPOSITIONS)
     table.update(ELEMENTWISE_DECOMPOSITIONS)
     table.update(PADDING_DECOMPOSITIONS)
@@ -167,22 +166,11 @@ def _ignoring_nan(extremum: Callable[[Tensor, Tensor], Tensor]) -> Decomposition
     return apply
 
 
-def _in_full_precision(linspace: Decomposition) -> Decomposition:
-    """Return torch's rule for results in full precision. ATen rounds ends and step to the dtype."""
-
-    def apply(
-        start: Tensor | float,
-        end: Tensor | float,
-        steps: int,
-        *,
-        dtype: torch.dtype | None = None,
-        **options: object,
-    ) -> DecompositionResult:
-        if (dtype or torch.get_default_dtype()) not in FULL_PRECISION:
-            return NotImplemented
-        return linspace(start, end, steps, dtype=dtype, **options)
-
-    return apply
+def _is_in_full_precision(
+    *arguments: Tensor | float, dtype: torch.dtype | None = None, **options: object
+) -> bool:
+    """Return whether a range is in full precision; else ATen rounds ends and step to the dtype."""
+    return (dtype or torch.get_default_dtype()) in FULL_PRECISION
 
 
 def _select_scatter(x: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
@@ -366,11 +354,10 @@ TORCH_DECOMPOSITIONS = (
     # activations
     "gelu_backward glu_backward hardsigmoid_backward hardtanh leaky_relu_backward",
     "log_sigmoid_backward mish_backward _prelu_kernel",
-    "_prelu_kernel_backward silu_backward softplus_backward threshold threshold_backward relu6",
+    "_prelu_kernel_backward silu_backward softplus_backward threshold_backward",
     # losses
-    "binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits",
-    "huber_loss huber_loss_backward mse_loss mse_loss_backward nll_loss_forward",
-    "nll_loss2d_forward smooth_l1_loss_backward soft_margin_loss",
+    "binary_cross_entropy_backward binary_cross_entropy_with_logits huber_loss_backward mse_loss",
+    "mse_loss_backward nll_loss_forward nll_loss2d_forward smooth_l1_loss_backward",
     # arithmetic of several ops
     "deg2rad rad2deg heaviside isneginf isposinf",
     "logit_backward nan_to_num rsub special_entr special_log_ndtr special_ndtr",
@@ -379,7 +366,7 @@ TORCH_DECOMPOSITIONS = (
     # views and rearrangements
     "affine_grid_generator block_diag diag_embed",
     "channel_shuffle pixel_shuffle pixel_unshuffle",
-    "rot90 select_scatter tril triu tril_indices triu_indices meshgrid unsafe_split",
+    "rot90 tril triu tril_indices triu_indices unsafe_split",
     "unsafe_split_with_sizes _reshape_alias expand_copy permute_copy squeeze_copy t_copy",
     "transpose_copy unsqueeze_copy unbind_copy split_with_sizes_copy",
     # creation

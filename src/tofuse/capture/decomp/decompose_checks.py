@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,15 @@ from tofuse.torch_internals.operators import OpOverload
 from tofuse.torch_internals.operators import decomposition_table as torch_table
 
 aten = torch.ops.aten
+
+
+def decompose_if(accepts: Callable[..., bool], rule: Decomposition) -> Decomposition:
+    """Return `rule` for calls whose arguments `accepts` holds for, and leave others to ATen."""
+
+    def apply(*args: object, **kwargs: object) -> DecompositionResult:
+        return rule(*args, **kwargs) if accepts(*args, **kwargs) else NotImplemented
+
+    return apply
 
 
 def check_all(condition: Tensor, message: str) -> None:
@@ -28,33 +39,32 @@ def _binary_cross_entropy(
     return loss
 
 
-def _floats_only(rule: Decomposition) -> Decomposition:
-    """Leave integers to ATen, which raises an error; torch's decomposition promotes them."""
-
-    def apply(x: Tensor, *args: float, **options: float) -> DecompositionResult:
-        return rule(x, *args, **options) if x.dtype.is_floating_point else NotImplemented
-
-    return apply
+def _is_float(x: Tensor, *args: float, **options: float) -> bool:
+    """Return whether an operand is floating: for integers, ATen raises an error."""
+    return x.dtype.is_floating_point
 
 
-def _smooth_l1_loss(
-    x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0
-) -> DecompositionResult:
-    """Leave a negative beta to ATen, which raises an error."""
-    rule = torch_table[aten.smooth_l1_loss.default]
-    return rule(x, target, reduction, beta) if beta >= 0 else NotImplemented
+def _has_valid_beta(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> bool:
+    return beta >= 0
+
+
+def _is_no_bool(x: Tensor, threshold: float, value: float) -> bool:
+    return x.dtype is not torch.bool
 
 
 FLOAT_FUNCTIONS = (
     "_softmax _log_softmax celu elu frac gelu glu hardshrink hardsigmoid hardswish leaky_relu "
-    "log_sigmoid_forward mish selu silu softplus softshrink"
+    "log_sigmoid_forward mish silu softplus softshrink"
 )
 
 CHECKED_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.binary_cross_entropy.default: _binary_cross_entropy,
-    aten.smooth_l1_loss.default: _smooth_l1_loss,
+    aten.smooth_l1_loss.default: decompose_if(
+        _has_valid_beta, torch_table[aten.smooth_l1_loss.default]
+    ),
+    aten.threshold.default: decompose_if(_is_no_bool, torch_table[aten.threshold.default]),
     **{
-        op: _floats_only(torch_table[op])
+        op: decompose_if(_is_float, torch_table[op])
         for op in (getattr(aten, name).default for name in FLOAT_FUNCTIONS.split())
     },
 }

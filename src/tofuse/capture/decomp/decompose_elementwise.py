@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from tofuse.capture.decomp.decompose_checks import decompose_if
 from tofuse.capture.lower.executor_claims import Decomposition, DecompositionResult
 from tofuse.torch_internals.layouts import TypePromotion, elementwise_dtypes
 from tofuse.torch_internals.operators import OpOverload, schema_of
@@ -72,13 +73,8 @@ def soft_margin_loss_backward(
     return gradient / x.numel() if reduction == 1 else gradient
 
 
-def _reals_only(rule: Callable[..., DecompositionResult]) -> Decomposition:
-    """Leave complex operands to ATen."""
-
-    def apply(*operands: Tensor) -> DecompositionResult:
-        return NotImplemented if any(x.is_complex() for x in operands) else rule(*operands)
-
-    return apply
+def _are_real(*operands: Tensor) -> bool:
+    return not any(x.is_complex() for x in operands)
 
 
 def _in_result_dtype(formula: Callable[..., DecompositionResult]) -> Decomposition:
@@ -95,12 +91,6 @@ def _in_result_dtype(formula: Callable[..., DecompositionResult]) -> Decompositi
         return formula(*tensors)
 
     return apply
-
-
-def _threshold(x: Tensor, threshold: float, value: float) -> DecompositionResult:
-    """Return torch's rule, but leave bools to ATen, where they are an error."""
-    rule = torch_table[aten.threshold.default]
-    return NotImplemented if x.dtype is torch.bool else rule(x, threshold, value)
 
 
 def _times_log(log: Callable[[Tensor], Tensor]) -> Decomposition:
@@ -168,18 +158,10 @@ def rrelu(
     return torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise
 
 
-def rrelu_backward(
-    grad: Tensor,
-    x: Tensor,
-    noise: Tensor,
-    lower: float,
-    upper: float,
-    training: bool,
-    self_is_result: bool,
-) -> DecompositionResult:
-    if training:
-        return NotImplemented
-    return aten.leaky_relu_backward(grad, x, (lower + upper) / 2, self_is_result)
+def _has_fixed_slope(
+    grad: Tensor, x: Tensor, noise: Tensor, lower: float, upper: float, training: bool, *rest: bool
+) -> bool:
+    return not training
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
@@ -231,24 +213,27 @@ ELEMENTWISE_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.round.decimals: round_decimals,
     aten.erfinv.default: erfinv,
     aten.rrelu_with_noise_functional.default: rrelu,
-    aten.rrelu_with_noise_backward.default: rrelu_backward,
+    aten.rrelu_with_noise_backward.default: decompose_if(
+        _has_fixed_slope, torch_table[aten.rrelu_with_noise_backward.default]
+    ),
     aten.addr.default: addr,
     aten.soft_margin_loss_backward.default: soft_margin_loss_backward,
     aten.elu_backward.default: _nan_where_input_is(aten.elu_backward.default),
     aten.hardswish_backward.default: _nan_where_input_is(aten.hardswish_backward.default),
     aten.hardtanh_backward.default: _hardtanh_backward,
     aten.logit.default: _logit,
-    aten.threshold.default: _threshold,
     **{
         op: _times_log(log)
         for packet, log in ((aten.xlogy, torch.log), (aten.special_xlog1py, torch.log1p))
         for op in (getattr(packet, name) for name in packet.overloads())
         if not schema_of(op).is_mutable
     },
-    aten.logaddexp.default: _reals_only(_in_result_dtype(torch_table[aten.logaddexp.default])),
-    aten.logaddexp2.default: _reals_only(_in_result_dtype(torch_table[aten.logaddexp2.default])),
     **{
-        op: _reals_only(torch_table[op])
+        op: decompose_if(_are_real, _in_result_dtype(torch_table[op]))
+        for op in (aten.logaddexp.default, aten.logaddexp2.default)
+    },
+    **{
+        op: decompose_if(_are_real, torch_table[op])
         for op in (getattr(aten, name).default for name in REAL_FORMULAS.split())
     },
 }

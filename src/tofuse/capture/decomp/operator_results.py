@@ -39,7 +39,8 @@ def as_operator_returns(op: OpOverload, rule: Decomposition) -> Decomposition:
         if made is NotImplemented:
             return made
         results = [made] if isinstance(made, Tensor) else list(made)
-        used = {storage_id(t) for t in _strided(tree_leaves((args, kwargs)))}
+        tensors = (x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
+        used = {storage_id(t) for t in tensors if t.layout is torch.strided}
         empty = all(r is None or 0 in _hints(r.shape) for r in results)  # the mean of none fails
         fakes = [None] * len(results) if empty else _fake_results(op, args, kwargs)
         for k, (result, fake) in enumerate(zip(results, fakes, strict=True)):
@@ -201,10 +202,6 @@ def _stride_order(x: Tensor) -> DimOrder:
 
 def _hints(sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(map(size_hint, sizes))
-
-
-def _strided(values: Sequence[object]) -> list[Tensor]:
-    return [t for t in values if isinstance(t, Tensor) and t.layout is torch.strided]
 
 
 def _elementwise_order(args: Sequence[object], result: Tensor) -> DimOrder:

@@ -187,10 +187,6 @@ def _native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Te
     return scaled(x, keep, 1.0 / (1.0 - p)), keep
 
 
-def _native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
-    return scaled(grad, mask, scale)
-
-
 def scaled(x: Tensor, mask: Tensor, scale: float) -> Tensor:
     """Multiply by the scale where the mask is set, else by zero.
 
@@ -295,7 +291,7 @@ def _geometric(spec: TensorSpec, p: float) -> Tensor:
 
 RANDOM_DECOMPOSITIONS: dict[OpOverload, Callable[..., Tensor | tuple[Tensor, ...]]] = {
     aten.native_dropout.default: _native_dropout,
-    aten.native_dropout_backward.default: _native_dropout_backward,
+    aten.native_dropout_backward.default: scaled,
     aten.bernoulli.default: _bernoulli,
     aten.bernoulli.p: _bernoulli,
     aten.bernoulli.Tensor: _bernoulli,

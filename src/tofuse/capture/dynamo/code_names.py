@@ -190,22 +190,12 @@ GLOBAL_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 NAME_LOADS = (*GLOBAL_LOADS, "LOAD_DEREF", "LOAD_FAST")
 IDLE = ("PUSH_NULL", "CACHE", "EXTENDED_ARG")
 CALLS = ("PRECALL", "CALL", "CALL_FUNCTION", "CALL_METHOD")
-CONSUMER_OPERANDS = {
-    "BINARY_SUBSCR": 1,
-    "BINARY_OP": 1,
-}  # and how many operands are above the first
-STACK_TOP_OPERATIONS = frozenset(  # they read and write the top of the stack alone, as `BINARY_...`
-    (
-        *(
-            *NAME_LOADS,
-            *CALLS,
-            *CONSUMER_OPERANDS,
-            "LOAD_CONST",
-            "LOAD_SMALL_INT",
-            "LOAD_ATTR",
-            "LOAD_METHOD",
-        ),
-        *("LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "FORMAT_VALUE", "FORMAT_SIMPLE", "BUILD_STRING"),
-        *("BUILD_TUPLE", "BUILD_LIST", "COMPARE_OP", "UNARY_NEGATIVE", "CONTAINS_OP", "IS_OP"),
-    )
+CONSUMER_OPERANDS = {"BINARY_SUBSCR": 1, "BINARY_OP": 1}  # how many are above the first
+_STACK_TOP_NAMES = (
+    "LOAD_CONST LOAD_SMALL_INT LOAD_ATTR LOAD_METHOD LOAD_FAST_CHECK LOAD_FAST_BORROW FORMAT_VALUE "
+    "FORMAT_SIMPLE BUILD_STRING BUILD_TUPLE BUILD_LIST COMPARE_OP UNARY_NEGATIVE CONTAINS_OP IS_OP"
+)
+# They read and write the top of the stack alone, as `BINARY_...`.
+STACK_TOP_OPERATIONS = frozenset(
+    (*NAME_LOADS, *CALLS, *CONSUMER_OPERANDS, *_STACK_TOP_NAMES.split())
 )

@@ -95,16 +95,11 @@ def _describe_break(reason: str, stack: Sequence[FrameSummary]) -> str:
 
 
 def _graph_break(reason: str, stack: Sequence[FrameSummary]) -> GraphBreak:
-    frame = next(iter(_user_frames(stack)), None)
+    frame = next((f for f in reversed(stack) if f.filename != WRAPPER_FILE), None)
     if frame is not None and FSDP_FOLDER in PurePath(frame.filename).as_posix():
         return GraphBreak(FSDP_HOOKS, frame, (SHARD_CHECKPOINTS,))
     hints = tuple(h for h in HINT.findall(reason) if not h.startswith(REPORT))
     return GraphBreak(first_explanation(reason), frame, hints)
-
-
-def _user_frames(stack: Sequence[FrameSummary]) -> list[FrameSummary]:
-    """Return the frames of the user's code, the innermost first."""
-    return [f for f in reversed(stack) if f.filename != WRAPPER_FILE]
 
 
 def _describe_skip(reason: str) -> str:

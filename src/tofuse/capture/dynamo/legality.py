@@ -10,13 +10,12 @@ from torch.fx.node import map_arg
 
 from tofuse.capture.dynamo.async_collectives import writes_async_input
 from tofuse.capture.dynamo.backward_effects import backward_effects_reason
-from tofuse.capture.dynamo.returned_views import has_inseparable_views, returns_detached_history
+from tofuse.capture.dynamo.returned_views import returned_view_reason
 from tofuse.capture.fx.aliases import (
     storage_id,
     storage_ids,
     written_nodes,
     written_storages,
-    written_tensors,
 )
 from tofuse.capture.fx.node_tensors import (
     example_tensor,
@@ -64,26 +63,14 @@ def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
         return "a size of an argument that another argument views has two symbols"
     overlapping = {storage_id(t) for t in arguments if has_internal_overlap(t)}
     for node in gm.graph.nodes:
-        written, first = written_tensors(node), map(example_tensor, node.all_input_nodes[:1])
-        if overwrites_itself(target_name(node.target), written, first) or any(
-            storage_id(t) in overlapping for t in written
-        ):
-            return "it writes into a tensor that overlaps itself"
-        if any(_is_view_of_unfold(x) for x in written_nodes(node)):
-            return "it writes into the windows of `unfold`"
-        reason = _write_reason(node)
-        if reason is not None:
-            return reason
+        if (why := _write_reason(node, overlapping)) is not None:
+            return why
         if overlapping and _is_subgraph(node):
             return "it may write into a tensor that overlaps itself"
     if _returns_strided_view_of_overlapping(gm, arguments):
         return "it returns a view, of symbolic sizes, of an argument that overlaps itself"
-    if returns_detached_history(gm):
-        return "it returns a view with a gradient of an argument that it writes through detach"
-    if (why := backward_effects_reason(gm)) is not None:
+    if (why := returned_view_reason(gm) or backward_effects_reason(gm)) is not None:
         return why
-    if has_inseparable_views(gm):
-        return "it returns a view, of symbolic sizes, of an argument that it writes"
     storages = written_storages(gm.graph)
     by_storage = {storage_id(t): t for t in arguments if storage_id(t) in storages}
     for node in gm.graph.nodes:
@@ -176,9 +163,20 @@ def _is_view_of_unfold(node: Node) -> bool:
     return False
 
 
-def _write_reason(node: Node) -> str | None:
-    """Return why PyTorch must make the write of a call, if it writes; None if it need not."""
-    written, name = written_tensors(node), target_name(node.target)
+def _write_reason(node: Node, overlapping: set[int]) -> str | None:
+    """Return why PyTorch must make the write of a call, if it writes; None if it need not.
+
+    `overlapping` are the storages of arguments that overlap themselves.
+    """
+    name, written_to = target_name(node.target), written_nodes(node)
+    written = [t for n in written_to if (t := example_tensor(n)) is not None]
+    first = map(example_tensor, node.all_input_nodes[:1])
+    if overwrites_itself(name, written, first) or not overlapping.isdisjoint(
+        map(storage_id, written)
+    ):
+        return "it writes into a tensor that overlaps itself"
+    if any(map(_is_view_of_unfold, written_to)):
+        return "it writes into the windows of `unfold`"
     if not written:
         return None
     arguments: Sequence[object] = map_arg(

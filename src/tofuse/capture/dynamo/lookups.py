@@ -170,15 +170,13 @@ class Surveyor:
         inner = [attributes[word] for word in WRAPPED_ATTRIBUTES if word in attributes]
         if inner and is_own_class(type(value)):
             text = f"{text} of {self._sequence(inner, deep)}"
+        if isinstance(value, (set, frozenset)) and is_constant(value):
+            return f"{text} {[*value]}"  # in an order that may differ
         if not deep:
-            if isinstance(value, (set, frozenset)) and is_constant(value):
-                return f"{text} {[*value]}"  # in an order that may differ
             return text
         if isinstance(value, (list, tuple)):
             text = f"{text} {self._sequence(value, deep)}"
         elif isinstance(value, (set, frozenset)):
-            if is_constant(value):
-                return f"{text} {[*value]}"  # in an order that may differ
             ordered = sorted(value, key=_order)
             text = f"{text} {self._sequence(ordered, deep)}"
         elif isinstance(value, (dict, types.MappingProxyType)):

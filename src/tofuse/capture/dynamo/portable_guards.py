@@ -347,9 +347,13 @@ STATE_GUARDS = (
     "SHAPE_ENV",  # of static sizes: those of the tensors
     "TORCH_FUNCTION_STATE",
 )
+VALUE_GUARDS = (
+    *("CONSTANT_MATCH", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH", "ID_MATCH", "CLASS_MATCH"),
+    *("MODULE_MATCH", "BUILTIN_MATCH", "FUNCTION_MATCH", "CLOSURE_MATCH"),
+)
 Rule = Callable[[_Writer, GuardFilterEntry], None]
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(STATE_GUARDS, _match_value),
+    **dict.fromkeys((*STATE_GUARDS, *VALUE_GUARDS), _match_value),
     "TYPE_MATCH": _match_type,
     "SEQUENCE_LENGTH": _match_length,
     "DICT_KEYS_MATCH": _match_keys,
@@ -358,16 +362,6 @@ RULES: dict[str, Rule] = {
     "DICT_NOT_CONTAINS": _match_contained,
     "HASATTR": _match_attribute,
     "NOT_PRESENT_IN_GENERIC_DICT": _match_no_attribute,
-    "CONSTANT_MATCH": _match_value,
-    "EQUALS_MATCH": _match_value,
-    "BOOL_MATCH": _match_value,
-    "NONE_MATCH": _match_value,
-    "ID_MATCH": _match_value,
-    "CLASS_MATCH": _match_value,
-    "MODULE_MATCH": _match_value,
-    "BUILTIN_MATCH": _match_value,
-    "FUNCTION_MATCH": _match_value,
-    "CLOSURE_MATCH": _match_value,
     "DUPLICATE_INPUT": _match_duplicate,
     "TENSOR_MATCH": _match_tensor,
 }

@@ -25,6 +25,7 @@ from tofuse.capture.fx.node_tensors import (
     has_symbolic_layout,
     target_name,
 )
+from tofuse.torch_internals.fake_tensors import FakeTensor
 from tofuse.torch_internals.trees import tree_leaves
 
 INPUTS = ("placeholder", "get_attr")
@@ -60,9 +61,9 @@ class ReturnedViews:
 def split_returned_views(gm: GraphModule) -> ReturnedViews | None:
     """Separate returned views of written arguments from a program; None if it has none.
 
-    A program that `has_inseparable_views` must not be compiled.
+    A program with a `returned_view_reason` must not be compiled.
     """
-    views = _returned_views(gm)
+    views = {k: node for k, (node, _) in _views_of_written(gm).items()}
     chains = {k: chain for k, node in views.items() if (chain := _view_chain(node)) is not None}
     if not chains:
         return None
@@ -80,15 +81,21 @@ def split_returned_views(gm: GraphModule) -> ReturnedViews | None:
     return ReturnedViews(separated, GraphModule(gm, makes_views), tuple(chains))
 
 
-def has_inseparable_views(gm: GraphModule) -> bool:
-    """Return whether the program returns a view that AOTAutograd would make, and get wrong.
+def returned_view_reason(gm: GraphModule) -> str | None:
+    """Return why PyTorch must make a returned view of a written argument; None if it need not.
 
-    Its sizes are symbolic, and it needs more than calls that make views.
+    AOTAutograd would get a view of symbolic sizes wrong, and one that needs more than calls that
+    make views cannot be separated. Of an argument that was written through `detach`, AOTAutograd
+    returns a view without a gradient for what was written.
     """
-    return any(
-        has_symbolic_layout(example_tensor(node)) and _view_chain(node) is None
-        for node in _returned_views(gm).values()
-    )
+    inputs = [t for n in gm.graph.nodes if n.op in INPUTS and (t := example_tensor(n)) is not None]
+    differentiable = {storage_id(t) for t in inputs if t.requires_grad}
+    for node, view in _views_of_written(gm).values():
+        if view.requires_grad and storage_id(view) not in differentiable:
+            return "it returns a view with a gradient of an argument that it writes through detach"
+        if has_symbolic_layout(view) and _view_chain(node) is None:
+            return "it returns a view, of symbolic sizes, of an argument that it writes"
+    return None
 
 
 def returns_symbolic_views(gm: GraphModule) -> bool:
@@ -97,40 +104,26 @@ def returns_symbolic_views(gm: GraphModule) -> bool:
     AOTAutograd's own wrapper makes such a view where the compiled result lies, without the offset
     of the argument.
     """
-    arguments = storage_ids(n for n in gm.graph.nodes if n.op in INPUTS)
+    return any(has_symbolic_layout(view) for _, view in _views_of_inputs(gm).values())
+
+
+def _views_of_written(gm: GraphModule) -> dict[int, tuple[Node, FakeTensor]]:
+    """Return the results that are views of written arguments, by position."""
+    views = _views_of_inputs(gm)
+    written = written_storages(gm.graph) if views else ()
+    return {k: (node, view) for k, (node, view) in views.items() if storage_id(view) in written}
+
+
+def _views_of_inputs(gm: GraphModule) -> dict[int, tuple[Node, FakeTensor]]:
+    """Return the results that are views of arguments, by position."""
+    storages = storage_ids(n for n in gm.graph.nodes if n.op in INPUTS)
     (returned,) = gm.graph.output_node().args
     assert isinstance(returned, (list, tuple))
-    nodes = [n for n in returned if isinstance(n, Node) and n.op not in INPUTS]
-    views = [t for t in map(example_tensor, nodes) if t is not None and storage_id(t) in arguments]
-    return any(map(has_symbolic_layout, views))
-
-
-def returns_detached_history(gm: GraphModule) -> bool:
-    """Return whether a returned view of a written argument requires grad, and the argument not.
-
-    It was written through `detach`: AOTAutograd returns a view of the argument, without a gradient
-    for what was written.
-    """
-    inputs = [t for n in gm.graph.nodes if n.op in INPUTS and (t := example_tensor(n)) is not None]
-    differentiable = {storage_id(t) for t in inputs if t.requires_grad}
-    views = (example_tensor(node) for node in _returned_views(gm).values())
-    return any(
-        t is not None and t.requires_grad and storage_id(t) not in differentiable for t in views
-    )
-
-
-def _returned_views(gm: GraphModule) -> dict[int, Node]:
-    """Return the results that are views of written arguments, by position."""
-    inputs = [n for n in gm.graph.nodes if n.op in INPUTS]
-    written = storage_ids(inputs) & written_storages(gm.graph)
-    (returned,) = gm.graph.output_node().args
-    if not written or not isinstance(returned, (list, tuple)):
-        return {}
     found = {}
     for k, node in enumerate(returned):
         view = example_tensor(node)
-        if view is not None and node.op not in INPUTS and storage_id(view) in written:
-            found[k] = node
+        if view is not None and node.op not in INPUTS and storage_id(view) in storages:
+            found[k] = node, view
     return found
 
 

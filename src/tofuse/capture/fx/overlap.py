@@ -187,17 +187,13 @@ def _operands(name: str, arguments: Sequence[object]) -> Iterator[_Operand]:
 
 def _conflict(a: _Operand, b: _Operand, reads_itself: bool) -> bool:
     """Whether two operands, one of them written, share elements other than index by index."""
-    if reads_itself and a.row == b.row and _is_same_memory(a.tensor, b.tensor):
+    if reads_itself and a.row == b.row and _layout(a.tensor) == _layout(b.tensor):
         return False
     return may_share_elements(a.tensor, b.tensor)
 
 
-def _is_same_memory(a: FakeTensor, b: FakeTensor) -> bool:
-    """Whether equal indices of two tensors of one storage have one address."""
-    return _layout(a) == _layout(b)
-
-
 def _layout(t: FakeTensor) -> tuple[object, ...]:
+    """Return what is equal for tensors of one storage whose equal indices have one address."""
     dims = [(size_hint(n, 1), size_hint(s, 1)) for n, s in zip(t.shape, t.stride(), strict=True)]
     offset = size_hint(t.storage_offset(), 0)
     return t.dtype, offset, tuple(n for n, _ in dims), tuple(s for n, s in dims if n != 1)

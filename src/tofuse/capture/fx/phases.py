@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch.fx import GraphModule, Node
 
+from tofuse.analysis.reachability import reachable
 from tofuse.capture.fx.aliases import base_node, has_side_effect, is_random, viewed_node
 from tofuse.torch_internals.trees import tree_leaves
 
@@ -26,7 +27,7 @@ def traced_in_backward(node: Node) -> bool:
 
 def backward_nodes(order: Sequence[Node]) -> set[Node]:
     """Return the nodes that autograd's backward computes, or that depend on a tangent."""
-    return _dependents(order, lambda n: is_tangent(n) or traced_in_backward(n))
+    return with_dependents(n for n in order if is_tangent(n) or traced_in_backward(n))
 
 
 def backward_only_nodes(order: Sequence[Node]) -> set[Node]:
@@ -44,23 +45,18 @@ def backward_only_nodes(order: Sequence[Node]) -> set[Node]:
             and (has_side_effect(n) or is_random(n) or reads_memory_of(n, written))
         )
 
-    return _dependents(order, is_late)
+    return with_dependents(filter(is_late, order))
 
 
 def written_in_backward(order: Iterable[Node]) -> frozenset[Node]:
     """Return the arguments of the forward that the backward writes into."""
-    return frozenset(_copied_into(filter(traced_in_backward, order)))
+    return written_placeholders(filter(traced_in_backward, order))
 
 
-def written_placeholders(backward: GraphModule) -> frozenset[Node]:
-    """Return the arguments that a backward graph writes into."""
-    return frozenset(_copied_into(backward.graph.nodes))
-
-
-def _copied_into(order: Iterable[Node]) -> list[Node]:
+def written_placeholders(order: Iterable[Node]) -> frozenset[Node]:
     """Return the arguments into which AOTAutograd's calls of `copy_` write."""
     targets = (n.args[0] for n in order if n.target is COPY_INTO)
-    return [base_node(n) for n in targets if isinstance(n, Node)]
+    return frozenset(base_node(n) for n in targets if isinstance(n, Node))
 
 
 def propagate_version_checks(order: Iterable[Node], arguments: frozenset[Node]) -> None:
@@ -84,23 +80,17 @@ def forward_needs_backward(joint: GraphModule, num_fwd_outputs: int) -> bool:
     result, or into an argument that the forward writes, its value before the backward is missing.
     """
     results = tree_leaves(joint.graph.output_node().args)[:num_fwd_outputs]
-    needed = {n for n in results if isinstance(n, Node)}
-    for n in reversed(joint.graph.nodes):
-        if n in needed:
-            if traced_in_backward(n):
-                return True
-            needed.update(n.all_input_nodes)
-    return False
+    return any(map(traced_in_backward, with_operands(n for n in results if isinstance(n, Node))))
 
 
-def _dependents(order: Iterable[Node], is_start: Callable[[Node], bool]) -> set[Node]:
-    """Return the nodes at which `is_start` holds, and the calls that depend on one of them."""
-    found: set[Node] = set()
-    for n in order:
-        reads = n.op != "output" and not found.isdisjoint(n.all_input_nodes)
-        if reads or is_start(n):
-            found.add(n)
-    return found
+def with_operands(nodes: Iterable[Node]) -> set[Node]:
+    """Return the nodes and all that they depend on."""
+    return set(reachable(nodes, lambda n: n.all_input_nodes))
+
+
+def with_dependents(nodes: Iterable[Node]) -> set[Node]:
+    """Return the nodes and the calls that depend on one of them."""
+    return set(reachable(nodes, lambda n: [user for user in n.users if user.op != "output"]))
 
 
 NO_VERSION_CHECK = "saved_tensor_with_no_vc_check"  # in the meta of an attribute of `ctx`

@@ -12,8 +12,8 @@ from tofuse.torch_internals.operators import OpOverload
 aten = torch.ops.aten
 VIEWS = frozenset(
     (
-        *(aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.expand.default),
-        *(aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.alias.default),
+        *(aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.alias.default),
+        *(aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims),
         *(aten.clone.default, aten._to_copy.default, aten.detach.default),
     )
 )

@@ -16,7 +16,12 @@ import torch
 from torch.fx import GraphModule, Node
 
 from tofuse.analysis.reachability import reachable
-from tofuse.capture.fx.phases import is_tangent, written_in_backward
+from tofuse.capture.fx.phases import (
+    is_tangent,
+    with_dependents,
+    with_operands,
+    written_in_backward,
+)
 from tofuse.capture.joint.head_ops import is_linear, keeps_rows
 from tofuse.cost.chunks import DEFAULT_CHUNK_LIMITS, ChunkLimits, ProductShape
 from tofuse.cost.thresholds import WIDE_SHARE
@@ -34,7 +39,7 @@ def loss_gradients(joint: GraphModule, limits: ChunkLimits = DEFAULT_CHUNK_LIMIT
         order = list(joint.graph.nodes)
         placeholders = [n for n in order if n.op == "placeholder" and n.users]
         tangents = [n for n in placeholders if is_tangent(n)]
-        dependent = set(reachable(tangents, _dependents))
+        dependent = with_dependents(tangents)
         if len(tangents) != 1 or not _is_scalar(tangents[0]) or written_in_backward(order):
             return joint
         head = None if product in dependent else _find_head(order, dependent, product)
@@ -62,17 +67,13 @@ def _find_head(order: list[Node], dependent: set[Node], product: Node) -> _Head 
     )
     rows = int(product.meta["val"].shape[0])
     numel = math.prod(product.meta["val"].shape) // WIDE_SHARE
-
-    def is_wide(n: Node) -> bool:
-        return n.op != "output" and _numel(n.meta["val"]) >= numel
-
-    wide = {n for n in from_product if is_wide(n)}
+    wide = {n for n in from_product if n.op != "output" and _numel(n.meta["val"]) >= numel}
     gradients = {
         n
         for n in order
         if n in dependent and _ends_rows(n) and not wide.isdisjoint(n.all_input_nodes)
     }
-    needed = reachable(gradients, lambda n: n.all_input_nodes).keys() & dependent
+    needed = with_operands(gradients) & dependent
     inner = needed - gradients
     read = {i for n in inner for i in n.all_input_nodes} & from_product - dependent
     users = {u for n in wide for u in n.users} - gradients
@@ -145,8 +146,3 @@ def _numel(value: object) -> int:
         return 0
     sizes = [n for n in value.shape if isinstance(n, int)]
     return math.prod(sizes) if len(sizes) == value.dim() else 0
-
-
-def _dependents(node: Node) -> list[Node]:
-    """Return the calls that read a node."""
-    return [user for user in node.users if user.op != "output"]

@@ -18,7 +18,7 @@ It is a minimum cut, as in torch's partitioner, but of bytes alone and with thes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -31,6 +31,7 @@ from tofuse.capture.fx.phases import (
     propagate_version_checks,
     reads_memory_of,
     traced_in_backward,
+    with_operands,
     written_in_backward,
 )
 from tofuse.capture.fx.sizes import SYMBOLIC, size_hint
@@ -145,12 +146,14 @@ class _Partitioner:
         late = backward_only_nodes(order)
         effects = {n for n in late if n.op == "call_function" and has_side_effect(n)}
         self.forward_nodes = {n for n in order if n not in late and n.op != "output"}
-        self.backward_nodes = late & self._with_inputs(self.gradients | effects)  # not dead
+        self.backward_nodes = late & with_operands(self.gradients | effects)  # not dead
+        read = {i for n in self.backward_nodes for i in n.all_input_nodes} | self.gradients
+        self.read_by_backward = self.forward_nodes & read
         # a backward that runs a second time would read what the first has written
         self.reads_written = {n for n in self.forward_nodes if reads_memory_of(n, self.written)}
         self.not_recomputed = {n for n in self.forward_nodes if not _is_recomputable(n)}
         self.not_recomputed |= self.reads_written
-        self.needed_by_results = self._with_inputs(self.results)
+        self.needed_by_results = with_operands(self.results)
 
     def choose_saved(self) -> list[Node]:
         """Return the nodes whose values the backward receives, in program order."""
@@ -178,9 +181,8 @@ class _Partitioner:
 
     def opaque_objects(self) -> list[Node]:
         """Return the objects, such as the mesh of a DTensor, that the backward reads or returns."""
-        read = {i for n in self.backward_nodes for i in n.all_input_nodes} | self.gradients
         objects = (n for n in self.order if isinstance(n.meta.get("val"), FakeScriptObject))
-        return [n for n in objects if n in read and n in self.forward_nodes]
+        return [n for n in objects if n in self.read_by_backward]
 
     def rematerialize(
         self, saved: list[Node], budget: float | None, eager: EagerMemory
@@ -208,17 +210,7 @@ class _Partitioner:
 
     def _sinks(self) -> list[Node]:
         """Return the forward's tensors that the backward reads or returns."""
-        read = {i for n in self.backward_nodes for i in n.all_input_nodes} | self.gradients
-        sinks = self.forward_nodes & read
-        return [n for n in self.order if n in sinks and not _is_symbolic_number(n)]
-
-    def _with_inputs(self, goals: Iterable[Node]) -> set[Node]:
-        """Return the nodes that the goals depend on, and the goals."""
-        needed = set(goals)
-        for n in reversed(self.order):
-            if n in needed:
-                needed |= set(n.all_input_nodes)
-        return needed
+        return [n for n in self.order if n in self.read_by_backward and not _is_symbolic_number(n)]
 
     def _limit_recompute_chains(self) -> None:
         """Save every forward value at which a chain of recomputation gets too long."""

@@ -58,7 +58,7 @@ def call_preserving_strides(
 
     Functional variants that are no methods of tensors, such as `aten.copy`, have no derivatives.
     """
-    name = getattr(function, "__name__", "")
+    name = target_name(function)
     functional = None if name in METADATA_WRITERS else _method_variant(name)
     if functional is not None and not isinstance(functional, OpOverloadPacket):
         x, *rest = args
@@ -135,14 +135,6 @@ _RANDOM = "bernoulli_ cauchy_ exponential_ geometric_ log_normal_ normal_ random
 RANDOM_WRITES = frozenset(_RANDOM.split())
 
 INPLACE_OPERATORS: dict[object, Callable[..., object]] = {
-    operator.iadd: operator.add,
-    operator.isub: operator.sub,
-    operator.imul: operator.mul,
-    operator.itruediv: operator.truediv,
-    operator.ifloordiv: operator.floordiv,
-    operator.ipow: operator.pow,
-    operator.imod: operator.mod,
-    operator.iand: operator.and_,
-    operator.ior: operator.or_,
-    operator.ixor: operator.xor,
+    getattr(operator, f"i{name.rstrip('_')}"): getattr(operator, name)
+    for name in ["add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and_", "or_", "xor"]
 }

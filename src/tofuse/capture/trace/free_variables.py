@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from tofuse.capture.fx.aliases import METADATA_WRITERS, storage_id, written_arguments
 from tofuse.capture.fx.location import is_library_file
+from tofuse.capture.fx.node_tensors import target_name
 from tofuse.capture.fx.overlap import overwrites_itself, overwrites_operand, reaches_beside
 from tofuse.capture.pre_autograd.preserve_strides import call_preserving_strides
 from tofuse.capture.trace.pytree import flatten, is_size
@@ -61,13 +62,12 @@ class SubstituteTensors(TorchFunctionMode):
         if line is not None:
             fx_traceback.set_stack_trace([line])
         if self.traced:
-            args, kwargs = tree_map(self._substitute, (args, kwargs or {}), is_leaf=is_size)
+            args, kwargs = tree_map(
+                lambda x: self.traced.get(id(x), x), (args, kwargs or {}), is_leaf=is_size
+            )
         function = self.substitutes.get(func, func)
         result = call_preserving_strides(function, args, kwargs or {})
         return self.real.get(id(result), result)
-
-    def _substitute(self, x: object) -> object:
-        return self.traced.get(id(x), x)
 
 
 class _FreeTensorRecorder(TorchFunctionMode):
@@ -96,9 +96,9 @@ class _FreeTensorRecorder(TorchFunctionMode):
         args, kwargs = tree_map(self._fake, (args, kwargs or {}), is_leaf=is_size)
         if func in GRAD_ACCESS and any(args[0] is fake for fake, *_ in self.outside):
             raise _NotPure("reads or changes .grad of a tensor from outside")
-        written = _written_tensors(func, args, kwargs)
+        name, written = target_name(func), _written_tensors(func, args, kwargs)
         first = [unwrapped(x) for x in args[:1] if isinstance(x, torch.Tensor)]
-        if overwrites_itself(getattr(func, "__name__", ""), map(unwrapped, written), first):
+        if overwrites_itself(name, map(unwrapped, written), first):
             raise RuntimeError("it writes into a tensor that overlaps itself")
         if any(id(t) in self.unfolded for t in written):
             # AOTAutograd would zero the elements between windows
@@ -113,8 +113,8 @@ class _FreeTensorRecorder(TorchFunctionMode):
         result = func(*args, **kwargs)
         self._reject_growth(resizable, sizes)
         if args and isinstance(result, torch.Tensor):
-            self._record_unfold(func, args[0], result)
-            if getattr(func, "__name__", "") == "as_strided":
+            self._record_unfold(name, args[0], result)
+            if name == "as_strided":
                 self._record_strided(result)
         return self.real.get(id(result), result)
 
@@ -129,11 +129,11 @@ class _FreeTensorRecorder(TorchFunctionMode):
             if tensor.numel() > size and (outside or viewed_tensor(tensor) is not None):
                 raise _NotPure("enlarges an argument or a view")
 
-    def _record_unfold(self, func: Function, source: object, result: torch.Tensor) -> None:
+    def _record_unfold(self, name: str, source: object, result: torch.Tensor) -> None:
         """Record the results of `unfold`, and views of them."""
         if not isinstance(source, torch.Tensor) or _storage(source) != _storage(result):
             return
-        if getattr(func, "__name__", "") == "unfold" or id(source) in self.unfolded:
+        if name == "unfold" or id(source) in self.unfolded:
             self.unfolded[id(result)] = result
 
     def _record_strided(self, view: torch.Tensor) -> None:
@@ -207,7 +207,7 @@ def _written_tensors(
     func: Function, args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> list[torch.Tensor]:
     """Return the tensors into whose memory a call writes."""
-    if getattr(func, "__name__", "") in METADATA_WRITERS:
+    if target_name(func) in METADATA_WRITERS:
         return []
     written = tree_leaves(written_arguments(func, args, kwargs))
     tensors = (t for t in written if isinstance(t, torch.Tensor))

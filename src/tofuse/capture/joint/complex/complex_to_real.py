@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import Argument, map_arg
 
+from tofuse.analysis.reachability import reachable
 from tofuse.capture.fx.aliases import has_side_effect, is_random, viewed_node
 from tofuse.capture.fx.phases import is_tangent
 from tofuse.capture.fx.sizes import size_hint
@@ -60,15 +61,10 @@ def complex_to_real(
 
 def _returned_views(gm: GraphModule, num_results: int | None) -> frozenset[Node]:
     """Return the views that the program returns, and the views that these view."""
-    worklist = tree_leaves(gm.graph.output_node().args)[:num_results]
-    views = set()
-    while worklist:
-        node = worklist.pop()
-        viewed = viewed_node(node) if isinstance(node, Node) else None
-        if viewed is not None:
-            views.add(node)
-            worklist.append(viewed)
-    return frozenset(views)
+    results = tree_leaves(gm.graph.output_node().args)[:num_results]
+    nodes = [n for n in results if isinstance(n, Node)]
+    chains = reachable(nodes, lambda n: filter(None, [viewed_node(n)]))
+    return frozenset(n for n in chains if viewed_node(n) is not None)
 
 
 def _is_returned(node: Node) -> bool:
@@ -226,23 +222,19 @@ class _ComplexToReal(PairBuilder):
             return Pair(number.real, number.imag)
         if not is_complex(argument):
             return Pair(argument, 0.0)
-        for node in self._pending(argument):
+        for node in () if argument in self.pairs else self._pending(argument):
             with self.with_origin(node):
                 self.pairs[node] = self._pair(node)
         return self.pairs[argument]
 
     def _pending(self, last: Node) -> list[Node]:
         """Return a node and its transitive operands that have no pair yet, operands first."""
-        found: set[Node] = set()
-        worklist = [last]
-        while worklist:
-            node = worklist.pop()
-            if node in self.pairs or node in found:
-                continue
-            found.add(node)
-            if node in self.rewritten:
-                worklist += [i for i in node.all_input_nodes if is_complex(i)]
-        return sorted(found, key=self.positions.__getitem__)
+
+        def operands(node: Node) -> list[Node]:
+            read = node.all_input_nodes if node in self.rewritten else ()
+            return [i for i in read if is_complex(i) and i not in self.pairs]
+
+        return sorted(reachable([last], operands), key=self.positions.__getitem__)
 
     def _pair(self, node: Node) -> Pair:
         value = node.meta["val"]

@@ -119,7 +119,7 @@ def diagonal(call: AtenCall) -> Value:
 
 
 def split(call: AtenCall) -> tuple[Value, ...]:
-    """Lower `split`, `split_with_sizes`, `chunk` and `unbind` to consecutive slices."""
+    """Lower `split`, `split_with_sizes` and `unbind` to consecutive slices."""
     x, slices = call.tensor("self"), list[Value]()
     start: Dim = 0
     dim = call.dim("dim", len(x.shape))
@@ -285,8 +285,8 @@ def require_index(index: Value) -> None:
         raise Unsupported("an index that is no int32 or int64 tensor")
 
 
-RESHAPES = "view _unsafe_view reshape unsqueeze squeeze _reshape_alias flatten unflatten view_as"
-IDENTITIES = "alias detach lift lift_fresh contiguous"
+RESHAPES = "view _unsafe_view unsqueeze squeeze _reshape_alias"
+IDENTITIES = "alias detach lift lift_fresh"
 
 VIEW_RULES: dict[str, LoweringRule] = {
     **{f"aten.{name}": reshape for name in RESHAPES.split()},
@@ -298,7 +298,7 @@ VIEW_RULES: dict[str, LoweringRule] = {
     "aten.select.int": select,
     "aten.slice.Tensor": slice_,
     "aten.diagonal": diagonal,
-    **{f"aten.{name}": split for name in ("split", "split_with_sizes", "chunk", "unbind")},
+    **{f"aten.{name}": split for name in ("split", "split_with_sizes", "unbind")},
     "aten.flip": flip,
     "aten.repeat": repeat,
     "aten.constant_pad_nd": pad,
