@@ -17,7 +17,6 @@ from tofuse.backends.target import (
     KernelCall,
     KernelLauncher,
     KernelRequest,
-    LaunchFacts,
     LaunchGroup,
     Linking,
     LoadedProduct,
@@ -31,6 +30,7 @@ from tofuse.errors import CompileError, ParseError
 from tofuse.ir.dims import Dim, evaluate, symbol
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import AffineExpr, Gather, Kernel, Load, Store
+from tofuse.ir.launch_facts import LaunchFacts
 from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.plan import Plan
 from tofuse.ir.region import Region

@@ -165,7 +165,7 @@ BACKENDS = make_backends(CPU_KERNEL_PASSES, NEST_PASSES)
 
 def plan_passes(bindings: Mapping[int, KernelBinding], exclusive: Sequence[Allocate]) -> PlanPasses:
     """Return the passes over a plan that always run, and alternatives that may raise its peak."""
-    pairs = {kernel: b.alias_pairs for kernel, b in bindings.items()}
+    pairs = {kernel: b.facts.alias_pairs for kernel, b in bindings.items()}
     reuse = partial(reuse_buffers, alias_pairs=pairs, exclusive=exclusive)
     group = partial(group_launches, bindings=bindings)
     small_arena = partial(allocate_arena, size_limit=SMALLEST_POOLED)

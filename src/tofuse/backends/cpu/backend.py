@@ -23,7 +23,6 @@ from tofuse.backends.target import (
     KernelCall,
     KernelLauncher,
     KernelRequest,
-    LaunchFacts,
     LaunchGroup,
     Linking,
     LoadedProduct,
@@ -46,6 +45,7 @@ from tofuse.ir.dims import Dim, size_hint, symbol
 from tofuse.ir.executor import KERNELS
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.launch_facts import LaunchFacts
 from tofuse.ir.nest import Nest
 from tofuse.ir.plan import Plan
 from tofuse.ir.region import Region

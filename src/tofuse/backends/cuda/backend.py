@@ -33,7 +33,6 @@ from tofuse.backends.target import (
     KernelCall,
     KernelLauncher,
     KernelRequest,
-    LaunchFacts,
     LaunchGroup,
     Linking,
     LoadedProduct,
@@ -49,6 +48,7 @@ from tofuse.ir.dims import Dim, size_hint, symbol
 from tofuse.ir.executor import TRITON
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.launch_facts import LaunchFacts
 from tofuse.ir.plan import Plan
 from tofuse.ir.region import Region
 from tofuse.ir.rules import Reason, Rule
