@@ -10,18 +10,17 @@ import torch
 
 from tofuse.analysis.alias import MemRef
 from tofuse.backends.interp.interpreter import run_kernel
+from tofuse.backends.launcher import KernelLauncher, TimedCall
 from tofuse.backends.target import (
     ChosenSchedule,
     EmittedKernel,
     GroupedCalls,
     KernelCall,
-    KernelLauncher,
     KernelRequest,
     LaunchGroup,
     Linking,
     LoadedProduct,
     Recorder,
-    TimedCall,
 )
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine

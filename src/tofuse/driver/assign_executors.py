@@ -10,7 +10,7 @@ from tofuse.backends.target import ChosenSchedule
 from tofuse.cost.library import library_us
 from tofuse.cost.machine import Machine
 from tofuse.cost.memory_traffic import region_bytes
-from tofuse.driver.autotune import ATEN, Choice
+from tofuse.driver.choice import ATEN, Choice
 from tofuse.driver.codegen import GeneratedKernel
 from tofuse.driver.oracle import CostOracle
 from tofuse.graph_partition import Partition

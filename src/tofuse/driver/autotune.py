@@ -14,7 +14,8 @@ from rich.progress import track
 
 from tofuse.analysis.alias import AliasAnalysis, is_view
 from tofuse.backends.cuda.runtime.cuda import synchronize
-from tofuse.backends.target import Backend, ChosenSchedule, TimedCall
+from tofuse.backends.launcher import TimedCall
+from tofuse.backends.target import Backend, ChosenSchedule
 from tofuse.config import Config
 from tofuse.cost.machine import Machine
 from tofuse.cost.machine_source import measured_machine
@@ -89,7 +90,7 @@ def _choices_of(
     scheduled, _ = schedule_kernels(dict.fromkeys(regions), backend, context)
     sharing: dict[ScheduledKernel, list[Region]] = {}
     for s in scheduled:
-        sharing.setdefault(s.call.scheduled, []).append(s.region)
+        sharing.setdefault(s.scheduled, []).append(s.region)
     obstacle = backend.timing_obstacle() if sharing else None
     if obstacle is not None:
         return dict.fromkeys(regions, Choice(notes=(obstacle,)))
@@ -123,13 +124,14 @@ def _measured_choice(
         return None
     config = isolated.config
     machine = measured_machine(isolated.oracle.target, config)
-    variants = [Choice(FUSED, schedule) for schedule in backend.variants(default.nest, machine)]
+    schedules = backend.variants(default.scheduled, machine)
+    variants = [Choice(FUSED, schedule) for schedule in schedules]
     others = [Choice(ATEN)]
     cut = best_cut(region, isolated, partial(_predicted_us, isolated, backend, machine))
     if cut:
         others.insert(0, Choice(SPLIT, None, cut))
     store = store_of(config)
-    text = f"{default.source}\n{default.nest!r}".replace(region.name, "kernel")
+    text = f"{default.source}\n{default.scheduled!r}".replace(region.name, "kernel")
     options = torch.__version__, config.precision, *config.executors
     key = (*backend.timing_key(), *options, text, region_text(isolated))
     stored = stored_choice([Choice(), *variants, *others], key, store)

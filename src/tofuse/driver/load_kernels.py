@@ -65,7 +65,7 @@ def load_kernels(
             continue
         number = number_of.setdefault(launcher, len(number_of))
         facts = context.oracle.backend_of_region(g.region).launch_facts(g.call)
-        bindings[g.region] = KernelBinding(number, g.arguments, g.sizes, facts)
+        bindings[g.region] = KernelBinding(number, g.arguments, g.call.sizes, facts)
     return LoadedKernels(list(number_of), bindings, notes)
 
 
@@ -84,8 +84,8 @@ def load_groups(
         g, launcher = kernels[kernel], loaded.launchers[kernel]
         sizes = (tuple(n for n in x.sizes if isinstance(n, int)) for x in launches)
         groups = by_backend.setdefault(context.oracle.backend_of_region(g.region), {})
-        groups[number] = GroupedCalls(g.nest, launcher, tuple(sizes))
-    exact, found = context.config.precision == "eager", dict[int, LaunchGroup]()
+        groups[number] = GroupedCalls(g.scheduled, launcher, tuple(sizes))
+    exact, found = context.config.rounds_as_eager, dict[int, LaunchGroup]()
     for backend, groups in by_backend.items():
         found |= backend.load_groups(groups, exact, threads)
     return found
@@ -95,7 +95,7 @@ def _report_compile_failure(
     g: GeneratedKernel, context: CodegenContext, error: CompileError
 ) -> str:
     """Write a reproducer, then warn, or raise under `strict`; return the note for the report."""
-    name, config = g.nest.kernel.name, context.config
+    name, config = g.scheduled.kernel.name, context.config
     memrefs = context.partition.aliases.memrefs
     path = write_repro(g.region, memrefs, str(error), config.dump)
     reproducer = "" if path is None else f"; {path} reproduces it"

@@ -16,18 +16,17 @@ from tofuse.backends.cpu.runtime.launch import Launcher
 from tofuse.backends.cpu.schedule.build_nest import build_nest
 from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
 from tofuse.backends.cpu.schedule.schedule_variants import schedule_variants
+from tofuse.backends.launcher import KernelLauncher, TimedCall
 from tofuse.backends.target import (
     ChosenSchedule,
     EmittedKernel,
     GroupedCalls,
     KernelCall,
-    KernelLauncher,
     KernelRequest,
     LaunchGroup,
     Linking,
     LoadedProduct,
     Recorder,
-    TimedCall,
 )
 from tofuse.cost.bandwidth import traffic_us
 from tofuse.cost.kernel_cost import Evaluation

@@ -26,18 +26,17 @@ from tofuse.backends.cuda.schedule.split_launches import separate_scalar_updates
 from tofuse.backends.cuda.schedule.tiling_variants import tiling_variants
 from tofuse.backends.cuda.triton.emit import emit
 from tofuse.backends.cuda.triton.load import triton_version
+from tofuse.backends.launcher import KernelLauncher, TimedCall
 from tofuse.backends.target import (
     ChosenSchedule,
     EmittedKernel,
     GroupedCalls,
     KernelCall,
-    KernelLauncher,
     KernelRequest,
     LaunchGroup,
     Linking,
     LoadedProduct,
     Recorder,
-    TimedCall,
 )
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine

@@ -9,7 +9,8 @@ from tofuse.backends.cuda.runtime.cuda import CudaLauncher, capability, device_i
 from tofuse.backends.cuda.triton.emit import emit_group, launch_parameters
 from tofuse.backends.cuda.triton.group import group_parameters
 from tofuse.backends.cuda.triton.load import LaunchSpec, TritonModule
-from tofuse.backends.target import GroupedCalls, KernelLauncher, LaunchGroup
+from tofuse.backends.launcher import KernelLauncher
+from tofuse.backends.target import GroupedCalls, LaunchGroup
 from tofuse.backends.thread_map import thread_map
 from tofuse.errors import CompileError
 from tofuse.ir.tile import TileGroup, TileProgram
