@@ -12,7 +12,6 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from tofuse.analysis.alias import AliasAnalysis, is_view
 from tofuse.backends.cuda.runtime.cuda import synchronize
 from tofuse.backends.launcher import TimedCall
 from tofuse.backends.target import Backend, ChosenSchedule
@@ -36,18 +35,18 @@ from tofuse.driver.codegen import (
     generate_kernels,
     schedule_kernels,
 )
+from tofuse.driver.isolate_region import is_static, isolate_region, without_locations
 from tofuse.driver.load_kernels import compiling_threads
 from tofuse.driver.verify_kernels import describe_mismatch, tolerance_of
 from tofuse.errors import TofuseError
 from tofuse.fusion.partition.region_split import cut_positions, split_region
 from tofuse.graph_partition import Partition
-from tofuse.ir.dims import size_hint, symbols_of
-from tofuse.ir.graph import Op, show_graph
+from tofuse.ir.dims import size_hint
+from tofuse.ir.graph import show_graph
 from tofuse.ir.region import Region
 from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ir.types import TensorType
 from tofuse.plan.signature import CallSignature
-from tofuse.report.repro import region_graph
 from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.sample_inputs import sample_tensors
 from tofuse.runtime.timing import real_tensors
@@ -133,7 +132,8 @@ def _measured_choice(
     store = store_of(config)
     text = f"{default.source}\n{default.scheduled!r}".replace(region.name, "kernel")
     options = torch.__version__, config.precision, *config.executors
-    key = (*backend.timing_key(), *options, text, region_text(isolated))
+    graph = without_locations(replace(isolated.partition.graph, name="region"))
+    key = (*backend.timing_key(), *options, text, show_graph(graph))
     stored = stored_choice([Choice(), *variants, *others], key, store)
     if stored is not None:
         return stored
@@ -181,13 +181,16 @@ class _Comparison:
         self.tolerance = tolerance_of(graph.values())
 
     def build(self, choice: Choice) -> TimedCall | None:
-        call = build_candidate(choice, self.context, self.build_program, self.inputs)
-        if call is None or choice.kind == ATEN:
-            return call
-        reason = self._mismatch(call)
+        part, config = self.context.partition, self.context.config
+        (region,) = part.regions
+        try:
+            split, choices = apply_choices(part, {region: choice})
+            call = timed_call(split, choices, config, self.build_program, self.inputs)
+        except TofuseError:
+            return None
+        reason = None if choice.kind == ATEN else self._mismatch(call)
         if reason is not None:
-            name = self.context.partition.regions[0].name
-            self.notes.append(f"{name}: the candidate {choice.name} is left out: {reason}")
+            self.notes.append(f"{region.name}: the candidate {choice.name} is left out: {reason}")
             return None
         return call
 
@@ -221,13 +224,6 @@ def _with_progress(items: Sequence[T]) -> Iterable[T]:
     )
 
 
-def region_text(isolated: CodegenContext) -> str:
-    """Return the text of a partition of one region, without names of files."""
-    graph = isolated.partition.graph
-    anonymous = tuple(replace(op, loc=None) for op in graph.ops)
-    return show_graph(replace(graph, name="region", ops=anonymous))
-
-
 def apply_choices(
     part: Partition, choices: Mapping[Region, Choice]
 ) -> tuple[Partition, dict[Region, Choice]]:
@@ -246,40 +242,17 @@ def apply_choices(
     return replace(part, regions=tuple(regions)), new_choices
 
 
-def isolate_region(region: Region, part: Partition) -> Partition:
-    """Return a partition of one region whose inputs have the strides they have in the program.
-
-    Inputs that are views of one tensor stay views of one tensor.
-    """
-    producers, views = part.graph.producers(), dict[Op, None]()
-    worklist = [*region.inputs]
-    while worklist:
-        op = producers.get(worklist.pop())
-        if op is not None and is_view(op):
-            views[op] = None
-            worklist += op.inputs
-    ops = tuple(op for op in part.graph.ops if op in views or op in region.ops)
-    graph = region_graph(replace(region, ops=ops), part.aliases.memrefs)
-    isolated = Region(region.name, graph.ops, region.outputs)
-    return Partition(graph, (isolated,), AliasAnalysis(graph), (), rounded=part.rounded)
-
-
-def timed_config(config: Config) -> Config:
-    """Return the options under which candidates are timed: nothing looks into their calls."""
-    return replace(config, strict=True, mode="default", verify=False)
-
-
-def build_candidate(
-    choice: Choice, context: CodegenContext, build_program: BuildProgram, inputs: Sequence[object]
-) -> TimedCall | None:
-    """Return a call of a partition of one region, run as chosen; None if it cannot be built."""
-    part, strict = context.partition, timed_config(context.config)
+def timed_call(
+    part: Partition,
+    choices: Mapping[Region, Choice],
+    config: Config,
+    build_program: BuildProgram,
+    inputs: Sequence[object],
+) -> TimedCall:
+    """Return a call of a partition on the inputs, into which nothing looks; raise TofuseError."""
     signature = CallSignature(part.graph.inputs, part.graph.outputs, {})
-    try:
-        split, choices = apply_choices(part, {part.regions[0]: choice})
-        run = build_program(split, signature, choices, strict).load(None)
-    except TofuseError:
-        return None
+    quiet = replace(config, strict=True, mode="default", verify=False)
+    run = build_program(part, signature, choices, quiet).load(None)
     return lambda: run([*inputs])
 
 
@@ -298,9 +271,3 @@ def best_cut(
         if times and len(times) == len(parts) and sum(times) < best_us:
             best_us, found = sum(times), cut
     return found
-
-
-def is_static(region: Region) -> bool:
-    """Whether all sizes and strides of a region's arguments and results are numbers."""
-    values = (*region.inputs, *region.outputs)
-    return not any(symbols_of(d) for v in values for d in (*v.shape, *v.layout))
