@@ -73,7 +73,7 @@ class KernelStatements:
     """The statements of a parsed kernel, found by their text in the text of its loops."""
 
     def __init__(self, kernel: Kernel, lines: Iterable[LineReader]) -> None:
-        self.definitions = {s.name: s for s in kernel.body if not isinstance(s, Store)}
+        self.definitions = kernel.definitions
         self.reductions = {n: s for n, s in self.definitions.items() if isinstance(s, Reduce)}
         self.by_text = {show_stmt(s): s for s in reversed(kernel.body)}
         symbols: dict[str, Symbol] = {s: s for s in kernel.symbols if isinstance(s, Symbol)}

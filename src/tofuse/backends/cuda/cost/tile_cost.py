@@ -182,7 +182,7 @@ class _Launch:
     # -- arithmetic ------------------------------------------------------------------------------
 
     def _add_loop(self, loop: TileLoop, number: int) -> None:
-        tile, stages = self.nest.loop_tile, self.nest.tiling.stages
+        tile, stages = self.nest.tiling.loop_tile, self.nest.tiling.stages
         steps = 1.0
         if tile is not None and loop.body:
             share = self.nest.tiling.splits if tile.role == "split" else 1
@@ -344,7 +344,7 @@ class _Launch:
 
     def _shared_bytes(self) -> int:
         """Return the shared memory of what loops load ahead."""
-        tiling, tile = self.nest.tiling, self.nest.loop_tile
+        tiling, tile = self.nest.tiling, self.nest.tiling.loop_tile
         if tile is None or tiling.stages < 2:
             return 0
         loads = {

@@ -37,7 +37,7 @@ from tofuse.ir.kernel import (
     Store,
     make_affine,
 )
-from tofuse.ir.tile import LOOPED, GpuTarget, Partial, Tile, Tiling
+from tofuse.ir.tile import GpuTarget, Partial, Tile, Tiling
 from tofuse.schedule.dependent_sums import DependentSum, find_dependent_sums
 
 
@@ -50,7 +50,7 @@ def split_dependent_sums(
     the later passes of an instance read its elements from the L2 cache. New workspaces are numbered
     from `workspace_count`.
     """
-    tile = next((t for t in tiling.tiles if t.role in LOOPED), None)
+    tile = tiling.loop_tile
     if tile is None or any(t.role == "whole" for t in tiling.tiles):
         return None
     if not all(isinstance(kernel.extent(a), int) for a in tile.axes):
@@ -176,7 +176,6 @@ def _first_launch(
     partials: dict[str, Partial],
 ) -> Kernel:
     """Return the launch that stores the results of all chunks."""
-    by_name = {s.name: s for s in kernel.body if not isinstance(s, Store)}
     divide = StatementMap(index=chunks.divide)
     over = tuple(a.name for a in chunks.inside)
     body: list[Stmt] = []
@@ -189,7 +188,7 @@ def _first_launch(
 
     for s in kernel.body:
         if s in roots and isinstance(s, Reduce):
-            reduce_chunk(s, by_name[s.arg])
+            reduce_chunk(s, kernel.definitions[s.arg])
         elif s in roots:
             stores.append(s.map(divide))
         elif not isinstance(s, Store):
