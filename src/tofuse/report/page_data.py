@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import PurePath
 
 from tofuse.cost.memory_traffic import op_bytes
 from tofuse.ir.dims import size_hint
@@ -213,5 +212,4 @@ def _advice(advice: Advice) -> Record:
 
 
 def _line(loc: Loc) -> Record:
-    place = f"{PurePath(loc.file).name}:{loc.line}"
-    return {"place": place, "file": f"{loc.file}:{loc.line}", "code": source_line(loc)}
+    return {"place": loc.place, "file": repr(loc), "code": source_line(loc)}

@@ -5,6 +5,7 @@ import importlib.util
 import pytest
 
 from tests.support.kernels import kernel
+from tests.support.tilings import parse_tiling_choice
 from tofuse.backends.cuda.schedule.build_tiles import build_tiles
 from tofuse.backends.cuda.triton.cubin import (
     MachineCode,
@@ -15,7 +16,6 @@ from tofuse.backends.cuda.triton.cubin import (
 from tofuse.backends.cuda.triton.emit import emit, launch_parameters
 from tofuse.backends.cuda.triton.load import LaunchSpec, TritonModule
 from tofuse.errors import CompileError
-from tofuse.ir.parse_tiling import parse_tiling_choice
 from tofuse.ir.tile import GpuTarget
 
 has_triton = pytest.mark.skipif(
