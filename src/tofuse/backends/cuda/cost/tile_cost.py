@@ -232,8 +232,6 @@ class _Launch:
                 if draws_halves(widest_element(self.nest.kernel)):
                     return BOOLEAN_INSTRUCTIONS
                 return BOOLEAN_INSTRUCTIONS_IN_FOURS
-            case Reduce():
-                return 1.0
             case _:
                 return 1.0
 
@@ -304,7 +302,7 @@ class _Launch:
             for s in (*loop.prologue, *loop.body):
                 if isinstance(s, (Load, Store, Gather)):
                     yield s, s in loaded
-            loaded.update(s for s in (*loop.prologue, *loop.body))
+            loaded.update(loop.prologue, loop.body)
 
     def _gathered_bytes(self, s: Gather) -> float:
         """Return the bytes of the sectors of a gather, whose elements are apart or in rows."""
@@ -350,9 +348,8 @@ class _Launch:
         loads = {
             (s.buffer, s.index) for lp in self.nest.loops for s in lp.body if isinstance(s, Load)
         }
-        blocks = {t: t.block for t in tiling.tiles}
         total = 0
         for buffer, index in loads:
-            used = [t for t in blocks if not set(index.axes).isdisjoint(t.axes)]
-            total += math.prod(blocks[t] for t in used) * self._itemsizes[buffer]
+            used = (t for t in tiling.tiles if not set(index.axes).isdisjoint(t.axes))
+            total += math.prod(t.block for t in used) * self._itemsizes[buffer]
         return (tiling.stages - 1) * total if not self.nest.contractions else tiling.stages * total

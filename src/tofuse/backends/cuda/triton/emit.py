@@ -208,13 +208,8 @@ class _KernelEmitter:
         self._emit_body(loop, k, in_loop, self.reductions.accumulate)
         self.depth -= 1
         for folded in merge_sums(loop.reductions, self.reductions.sum_key):
-            sums = folded if isinstance(folded, tuple) else ()
-            if sums:
-                parts = self.reductions.parts_of(sums[0], self.parts)
-                self.reductions.fold_sums([(r, r.name) for r in sums], parts)
-            elif isinstance(folded, Reduce):
-                parts = self.reductions.parts_of(folded, self.parts)
-                self.reductions.fold(folded, folded.name, parts)
+            if isinstance(folded, tuple):
+                self.reductions.fold(folded, "", self.parts)
 
     def _emit_loop_head(self, loop_tile: Tile) -> None:
         blocks = self.index_space.block_count(loop_tile)
@@ -239,9 +234,9 @@ class _KernelEmitter:
         held = frozenset(loop.reductions)
         key = self.reductions.sum_key
         for step in merge_sums(loop.body, lambda r: None if r in held else key(r)):
-            if isinstance(step, Reduce) and step in held:
-                for part in self.reductions.parts_of(step, among):
-                    accumulate(step, part)
+            if isinstance(step, tuple) and step[0] in held:
+                for part in self.reductions.parts_of(step[0], among):
+                    accumulate(step[0], part)
             else:
                 self._emit_step(step, f"_{k}", among)
 
@@ -250,8 +245,6 @@ class _KernelEmitter:
 
     def _emit_step(self, step: Step, suffix: str, among: Parts) -> None:
         if isinstance(step, tuple):
-            self.reductions.reduce_sums(step, suffix, among)
-        elif isinstance(step, Reduce):
             self.reductions.reduce(step, suffix, among)
         elif isinstance(step, Store):
             for part in self.reductions.parts_of(step, among):
