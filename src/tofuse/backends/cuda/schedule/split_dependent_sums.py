@@ -16,6 +16,7 @@ from tofuse.backends.cuda.schedule.split_launches import (
     combine_and_use,
     extract_kernel,
     independent_statements,
+    row_major,
     workspace_buffers,
 )
 from tofuse.cost.thresholds import (
@@ -103,9 +104,7 @@ class _Chunks:
     @property
     def index(self) -> AffineExpr:
         """The number of a chunk."""
-        extents = [a.extent for a in self.outside]
-        terms = [(a.name, product(extents[k + 1 :])) for k, a in enumerate(self.outside)]
-        return make_affine(terms)
+        return row_major(self.outside)
 
     def divide(self, index: AffineExpr) -> AffineExpr:
         """Return an index of the kernel in terms of the axes of chunks."""

@@ -235,6 +235,12 @@ def extract_kernel(kernel: Kernel, ends: Iterable[Stmt], body: Sequence[Stmt], n
     )
 
 
+def row_major(axes: Sequence[Axis]) -> AffineExpr:
+    """Return the number of an element along axes, outermost first."""
+    extents = [a.extent for a in axes]
+    return make_affine((a.name, product(extents[k + 1 :])) for k, a in enumerate(axes))
+
+
 def workspace_buffers(role: str, workspaces: Sequence[Workspace]) -> list[Buffer]:
     """Return workspaces as buffers of a kernel."""
     return [Buffer(w.name, w.dtype, role) for w in workspaces]
@@ -293,9 +299,7 @@ class WorkspaceBuilder:
         """Return the row-major index of the elements of a value, and their number."""
         axes = [a for a in self.kernel.axes if a.name in self.value_axes[r.name]]
         axes.sort(key=lambda a: a.name)
-        extents = [a.extent for a in axes]
-        terms = [(a.name, product(extents[k + 1 :])) for k, a in enumerate(axes)]
-        return make_affine(terms), product(extents)
+        return row_major(axes), product(a.extent for a in axes)
 
     def _allocate(self, dtype: DType, elements: Dim, spaces: list[Workspace]) -> str:
         number = self.count + len(self.partial_spaces) + len(self.result_spaces)
