@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from rich.console import Console
@@ -36,6 +36,7 @@ from tofuse.driver.codegen import (
     schedule_kernels,
 )
 from tofuse.driver.isolate_region import is_static, isolate_region, without_locations
+from tofuse.driver.link import LinkedProgram
 from tofuse.driver.load_kernels import compiling_threads
 from tofuse.driver.verify_kernels import describe_mismatch, tolerance_of
 from tofuse.errors import TofuseError
@@ -47,7 +48,6 @@ from tofuse.ir.region import Region
 from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ir.types import TensorType
 from tofuse.plan.signature import CallSignature
-from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.sample_inputs import sample_tensors
 from tofuse.runtime.timing import real_tensors
 from tofuse.torch_internals.trees import tensor_leaves
@@ -56,13 +56,7 @@ NO_MEMORY = "there is no memory for its candidates"
 T = TypeVar("T")
 
 
-class Linked(Protocol):
-    """A program that can be loaded, without a clock."""
-
-    def load(self, clock: None) -> CompiledPlan: ...
-
-
-BuildProgram = Callable[[Partition, CallSignature, Mapping[Region, Choice], Config], Linked]
+BuildProgram = Callable[[Partition, CallSignature, Mapping[Region, Choice], Config], LinkedProgram]
 
 
 def measured_choices(context: CodegenContext, build_program: BuildProgram) -> dict[Region, Choice]:
@@ -126,7 +120,7 @@ def _measured_choice(
     schedules = backend.variants(default.scheduled, machine)
     variants = [Choice(FUSED, schedule) for schedule in schedules]
     others = [Choice(ATEN)]
-    cut = best_cut(region, isolated, partial(_predicted_us, isolated, backend, machine))
+    cut = best_cut(region, isolated, backend, machine)
     if cut:
         others.insert(0, Choice(SPLIT, None, cut))
     store = store_of(config)
@@ -256,18 +250,14 @@ def timed_call(
     return lambda: run([*inputs])
 
 
-def best_cut(
-    region: Region, context: CodegenContext, predict: Callable[[Region], float | None]
-) -> int:
-    """Return the cut whose two kernels are predicted to be fastest; 0 if there is no cut.
-
-    `predict` returns the microseconds of a region's kernel, or None if it has none.
-    """
+def best_cut(region: Region, context: CodegenContext, backend: Backend, machine: Machine) -> int:
+    """Return the cut whose two kernels are predicted to be fastest; 0 if there is no cut."""
     positions = cut_positions(region)
     best_us, found = float("inf"), 0
     for cut in positions[:: max(1, len(positions) // MAX_CUTS)]:
         parts = split_region(region, context.partition.aliases.memrefs, cut) or ()
-        times = [us for us in map(predict, parts) if us is not None]
+        predicted = (_predicted_us(context, backend, machine, part) for part in parts)
+        times = [us for us in predicted if us is not None]
         if times and len(times) == len(parts) and sum(times) < best_us:
             best_us, found = sum(times), cut
     return found

@@ -10,8 +10,9 @@ import torch
 
 from tofuse.analysis.alias import is_view
 from tofuse.backends.launcher import TimedCall
-from tofuse.disk_store import Store
+from tofuse.disk_store import store_of
 from tofuse.driver.choice import Choice, choose
+from tofuse.driver.codegen import CodegenContext
 from tofuse.driver.isolate_region import is_static, with_views, without_locations
 from tofuse.driver.oracle import CostOracle
 from tofuse.graph_partition import Partition
@@ -25,13 +26,14 @@ BuildGraph = Callable[[Graph], "TimedCall | None"]  # None if the graph cannot b
 
 
 def measured_products(
-    part: Partition, build: BuildGraph, key: Sequence[str], store: Store, oracle: CostOracle
+    context: CodegenContext, build: BuildGraph, key: Sequence[str]
 ) -> dict[Value, Choice]:
     """Return the choice for the result of each product that kernels around it could compute.
 
     A product competes with its neighbour: as a library call beside a kernel, and as one kernel
     of both. Choices stored on disk are not measured again.
     """
+    part, oracle, store = context.partition, context.oracle, store_of(context.config)
     choices: dict[Value, Choice] = {}
     users = part.graph.users()
     for kernel, neighbours in _neighbours(part, oracle):

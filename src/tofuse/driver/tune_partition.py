@@ -10,7 +10,6 @@ import torch
 from tofuse.analysis.alias import is_view
 from tofuse.backends.launcher import TimedCall
 from tofuse.cache.programs import source_digest
-from tofuse.disk_store import store_of
 from tofuse.driver.autotune import BuildProgram, apply_choices, measured_choices, timed_call
 from tofuse.driver.choice import Choice
 from tofuse.driver.choose_products import IN_KERNEL, measured_products, product_notes
@@ -84,7 +83,7 @@ def _measure_products(
     graph: Graph, context: CodegenContext, fuse: Fuse, build_program: BuildProgram
 ) -> dict[Value, Choice]:
     """Return where each product of a graph is faster: in the library, or in a kernel."""
-    part, config = context.partition, context.config
+    config = context.config
     backends = [context.oracle.backend(v.type.device) for v in graph.values()]
     contracting = [b for b in dict.fromkeys(backends) if b.contracts_products]
     if not contracting or config.executors[:1] != (KERNELS,):
@@ -102,7 +101,7 @@ def _measure_products(
     # what kernels are like, and how fast the library's products are
     key = (config.precision, *config.executors, source_digest(), *_matmul_settings())
     with real_tensors():
-        return measured_products(part, build, key, store_of(config), context.oracle)
+        return measured_products(context, build, key)
 
 
 def _matmul_settings() -> tuple[str, ...]:
