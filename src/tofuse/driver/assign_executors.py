@@ -14,14 +14,7 @@ from tofuse.driver.choice import ATEN, Choice
 from tofuse.driver.codegen import GeneratedKernel
 from tofuse.driver.oracle import CostOracle
 from tofuse.graph_partition import Partition
-from tofuse.ir.executor import (
-    LIBRARY,
-    NO_EXECUTOR,
-    Executor,
-    Executors,
-    Request,
-    Tensor,
-)
+from tofuse.ir.executor import LIBRARY, NO_EXECUTOR, Executor, Executors, Request, Tensor
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.region import Region
 from tofuse.ops.reference import TO_TORCH

@@ -21,14 +21,7 @@ from tofuse.cost.machine_source import measured_machine
 from tofuse.cost.memory_traffic import region_bytes
 from tofuse.cost.thresholds import MAX_CUTS
 from tofuse.disk_store import store_of
-from tofuse.driver.choice import (
-    ATEN,
-    FUSED,
-    SPLIT,
-    Choice,
-    measure_choice,
-    stored_choice,
-)
+from tofuse.driver.choice import ATEN, FUSED, SPLIT, Choice, measure_choice, stored_choice
 from tofuse.driver.codegen import (
     CodegenContext,
     GeneratedKernel,

@@ -6,13 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tofuse.backends.target import (
-    Backend,
-    ChosenSchedule,
-    EmittedKernel,
-    KernelCall,
-    KernelRequest,
-)
+from tofuse.backends.target import Backend, ChosenSchedule, EmittedKernel, KernelCall, KernelRequest
 from tofuse.config import Config
 from tofuse.driver.oracle import CostOracle
 from tofuse.errors import CompileError

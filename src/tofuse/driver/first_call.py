@@ -14,11 +14,7 @@ from tofuse.cache.programs import Decision, load_decision, store_decision
 from tofuse.capture.dynamo.eager_program import EagerProgram
 from tofuse.capture.dynamo.legality import needs_eager
 from tofuse.capture.dynamo.overlap_guard import OverlapGuard
-from tofuse.capture.dynamo.specialize_sizes import (
-    has_symbolic_sizes,
-    size_arguments,
-    sizes_at,
-)
+from tofuse.capture.dynamo.specialize_sizes import has_symbolic_sizes, size_arguments, sizes_at
 from tofuse.cost.call_overhead import COMPILED_IS_FASTER, Faster, Prediction
 from tofuse.cost.thresholds import (
     DECISION_TIMING_S,

@@ -8,16 +8,7 @@ from dataclasses import dataclass, field, replace
 from tofuse.analysis.plan_liveness import owned_address, owners_of
 from tofuse.cost.thresholds import TOLERATED_EXCESS
 from tofuse.ir.dims import product, size_hint
-from tofuse.ir.plan import (
-    Address,
-    Allocate,
-    Launch,
-    Plan,
-    Release,
-    Step,
-    View,
-    launches_by_group,
-)
+from tofuse.ir.plan import Address, Allocate, Launch, Plan, Release, Step, View, launches_by_group
 from tofuse.plan.kernel_binding import KernelBinding
 
 ALIGNED_SIZE = 16  # elements

@@ -18,13 +18,7 @@ from tofuse.report.comparison import comparisons
 from tofuse.report.diagram import Item, Point, Port, draw_diagram, op_shape
 from tofuse.report.json_record import Record
 from tofuse.report.model import Report
-from tofuse.report.program_view import (
-    Edge,
-    ProgramView,
-    op_work,
-    short_name,
-    source_line,
-)
+from tofuse.report.program_view import Edge, ProgramView, op_work, short_name, source_line
 from tofuse.report.region_report import RegionReport, op_name
 
 

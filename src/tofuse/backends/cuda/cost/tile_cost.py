@@ -18,16 +18,7 @@ from tofuse.cost.kernel_cost import Cost
 from tofuse.cost.thresholds import ACCESS_BYTES
 from tofuse.cost.work import OP_CLASSES
 from tofuse.ir.dims import size_hint
-from tofuse.ir.kernel import (
-    Compute,
-    Gather,
-    Load,
-    Reduce,
-    Stmt,
-    Store,
-    Uniform,
-    iteration_axes,
-)
+from tofuse.ir.kernel import Compute, Gather, Load, Reduce, Stmt, Store, Uniform, iteration_axes
 from tofuse.ir.tile import Contraction, Tile, TileLoop, TileNest, TileProgram, draws_halves
 from tofuse.ir.types import DType
 

@@ -19,12 +19,7 @@ from tofuse.backends.cuda.schedule.split_launches import (
     row_major,
     workspace_buffers,
 )
-from tofuse.cost.thresholds import (
-    LOOP_BLOCK,
-    MAX_CHUNK_ROWS,
-    MIN_CHUNK,
-    WARPS_PER_SM,
-)
+from tofuse.cost.thresholds import LOOP_BLOCK, MAX_CHUNK_ROWS, MIN_CHUNK, WARPS_PER_SM
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.kernel import (
     AffineExpr,

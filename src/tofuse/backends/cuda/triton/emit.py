@@ -17,14 +17,7 @@ from tofuse.backends.cuda.triton.sides import contraction_spaces
 from tofuse.backends.cuda.triton.statements import StatementEmitter
 from tofuse.backends.cuda.triton.tile_reductions import Parts, ReductionEmitter
 from tofuse.ir.kernel import Reduce, Store
-from tofuse.ir.tile import (
-    Tile,
-    TileGroup,
-    TileLoop,
-    TileNest,
-    TileProgram,
-    stream_symbols,
-)
+from tofuse.ir.tile import Tile, TileGroup, TileLoop, TileNest, TileProgram, stream_symbols
 from tofuse.ir.types import DType
 
 SEED_NUMBERS = 3
