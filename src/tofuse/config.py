@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import tempfile
 from collections.abc import Collection, Mapping
@@ -13,7 +12,7 @@ from typing import Union
 
 from platformdirs import user_cache_dir
 
-from tofuse.errors import OptionError
+from tofuse.errors import OptionError, did_you_mean
 
 PACKAGE = Path(__file__).parent  # the folder of tofuse's source
 Option = Union[bool, str, float, None, Path, tuple[str, ...]]  # noqa: UP007  (evaluated at run time)
@@ -124,8 +123,7 @@ def _config(options: Mapping[str, Option]) -> Config:
     known = [f.name for f in fields(Config)]
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; options are {', '.join(known)}"
+            hint = did_you_mean(name, known, f"; options are {', '.join(known)}")
             raise OptionError(f"tofuse has no option {name!r}{hint}")
     precision = options.get("precision", "fast")
     if precision not in ("fast", "eager"):
@@ -135,8 +133,7 @@ def _config(options: Mapping[str, Option]) -> Config:
         raise OptionError(f"capture must be 'dynamo' or 'trace', not {capture!r}")
     mode = options.get("mode") or "default"
     if mode not in MODES:
-        near = difflib.get_close_matches(str(mode), MODES, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(str(mode), MODES)
         raise OptionError(f"mode must be one of {', '.join(MODES)}, not {mode!r}{hint}")
     tune = options.get("tune") or MODES[str(mode)]
     if tune not in ("off", "measure"):

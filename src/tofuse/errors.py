@@ -1,5 +1,8 @@
 """The exception classes. Every error that tofuse raises on purpose is a TofuseError."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class TofuseError(Exception):
     """The base class. A message says what is wrong, where, and what to do."""
@@ -57,3 +60,9 @@ def message_of(error: Exception) -> str:
 def first_line(error: Exception) -> str:
     """Return the first line of an error's message; the name of its type if it has none."""
     return message_of(error).splitlines()[0]
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return `; did you mean 'x'?` for the known name that is nearest; else `otherwise`."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {near[0]!r}?" if near else otherwise

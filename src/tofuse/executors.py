@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 
 from tofuse.config import Config
-from tofuse.errors import OptionError
+from tofuse.errors import OptionError, did_you_mean
 from tofuse.ir.executor import (
     KERNELS,
     LIBRARY,
@@ -89,9 +88,8 @@ def executors_of(config: Config) -> Executors:
                 raise OptionError(
                     f"there is no executor {name!r}; {KERNELS!r} means our kernels on every device"
                 )
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"executors are {', '.join(known)}"
-            raise OptionError(f"there is no executor {name!r}; {hint}")
+            hint = did_you_mean(name, known, f"; executors are {', '.join(known)}")
+            raise OptionError(f"there is no executor {name!r}{hint}")
         executors.append(_registered.get(name, name))
     if len(set(config.executors)) != len(executors):
         raise OptionError(f"an executor is repeated in {', '.join(config.executors)}")

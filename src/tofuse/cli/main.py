@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
 import sys
@@ -14,6 +13,7 @@ import tofuse
 from tofuse.cli import bench, cache, doctor, explain, inspect, opt, run
 from tofuse.cli.script import UsageError
 from tofuse.cli.user_error import has_user_frame, print_error
+from tofuse.errors import did_you_mean
 
 COMMANDS = {
     "explain": explain,
@@ -55,8 +55,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         found = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
         choices = re.findall(r"\w+", found[2]) if found else []
-        near = difflib.get_close_matches(found[1], choices, 1) if found else []
-        super().error(f"{message}; did you mean {near[0]!r}?" if near else message)
+        super().error(message + (did_you_mean(found[1], choices) if found else ""))
 
 
 def _parser() -> argparse.ArgumentParser:

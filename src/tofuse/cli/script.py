@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib.util
 import inspect
 import sys
@@ -15,7 +14,7 @@ from types import ModuleType
 import torch
 
 from tofuse.config import Option, make_config
-from tofuse.errors import OptionError
+from tofuse.errors import OptionError, did_you_mean
 
 DEFAULT_NAME = "model"
 INPUTS_NAME = "inputs"
@@ -65,7 +64,9 @@ def load_target(text: str, args: str | None) -> Target:
     name = name or DEFAULT_NAME
     value = getattr(module, name, None)
     if value is None:
-        raise UsageError(f"{path} has no {name!r}{_near(name, _callables(module))}")
+        known = _callables(module)
+        others = f"; name one of {', '.join(known)}" if known else ""
+        raise UsageError(f"{path} has no {name!r}{did_you_mean(name, known, others)}")
     if isinstance(value, type) and issubclass(value, torch.nn.Module):
         if needed := _needed_parameters(value):
             raise UsageError(f"{name!r} of {path} needs arguments to be made: {', '.join(needed)}")
@@ -149,13 +150,6 @@ def _signature(target: Callable[..., object]) -> inspect.Signature | None:
 def _callables(module: ModuleType) -> list[str]:
     own = vars(module).items()
     return [n for n, v in own if callable(v) and getattr(v, "__module__", "") == module.__name__]
-
-
-def _near(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    return f"; name one of {', '.join(known)}" if known else ""
 
 
 def _arguments(

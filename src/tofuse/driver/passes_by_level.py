@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from tofuse.driver.pipeline import (
     fuse,
     run_graph_passes,
 )
-from tofuse.errors import CompileError, OptionError, ParseError, VerifyError
+from tofuse.errors import CompileError, OptionError, ParseError, VerifyError, did_you_mean
 from tofuse.fusion.concat.eliminate_concats import eliminate_concats
 from tofuse.fusion.fold_epilogues import fold_epilogues
 from tofuse.fusion.lowering_memo import LoweringMemo, own_kernel
@@ -188,10 +187,9 @@ def _find_pass(name: str, program: Program, passes: Sequence[Pass]) -> Pass:
     if name in own:
         return own[name]
     other = next((p.level for p in passes if p.name == name), None)
-    near = [] if other else difflib.get_close_matches(name, own, 1)
     why = f"{name} is a pass over a {other}, not a {level}" if other else f"no pass {name!r}"
-    known = f"the passes over a {level}: {', '.join(own) or 'none'}"
-    raise OptionError(f"{why}; {f'did you mean {near[0]!r}?' if near else known}")
+    known = f"; the passes over a {level}: {', '.join(own) or 'none'}"
+    raise OptionError(f"{why}{known if other else did_you_mean(name, own, known)}")
 
 
 def emit_program(program: Program, language: str, target: Target, gpu: GpuTarget) -> str:

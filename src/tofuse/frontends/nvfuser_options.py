@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
-from tofuse.errors import DefinitionError
+from tofuse.errors import DefinitionError, did_you_mean
 
 
 def check_options(enable: Sequence[str], disable: Sequence[str]) -> None:
@@ -13,8 +12,7 @@ def check_options(enable: Sequence[str], disable: Sequence[str]) -> None:
     for kind, given, known in (("enable", enable, ENABLE), ("disable", disable, DISABLE)):
         for name in given:
             if name not in known.split():
-                near = difflib.get_close_matches(name, known.split(), 1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
+                hint = did_you_mean(name, known.split())
                 raise DefinitionError(f"execute: unrecognized {kind}_option {name!r}{hint}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import linecache
 import sys
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ import torch
 from tofuse.capture.fx.devices import on_host
 from tofuse.capture.lower.builder import Unsupported
 from tofuse.config import PACKAGE
-from tofuse.errors import DefinitionError
+from tofuse.errors import DefinitionError, did_you_mean
 from tofuse.frontends.datatypes import DataType, datatype, number_type
 from tofuse.frontends.define_tensor import (
     Contiguity,
@@ -57,9 +56,7 @@ class Ops:
 
     def __getattr__(self, name: str) -> Callable[..., Tensor]:
         if name not in RULES:
-            near = difflib.get_close_matches(name, RULES, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise AttributeError(f"there is no op {name!r}{hint}")
+            raise AttributeError(f"there is no op {name!r}{did_you_mean(name, RULES)}")
 
         def op(*args: object, **kwargs: object) -> Tensor:
             return self._fd.record(name, *args, **kwargs)
