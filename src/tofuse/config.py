@@ -57,6 +57,11 @@ class Config:
     recompile_limit: int | None = field(default=None, repr=False, compare=False)  # None: 256
     isolate_recompiles: bool = field(default=False, repr=False, compare=False)  # a limit per call
 
+    @property
+    def rounds_as_eager(self) -> bool:
+        """Whether half precision is rounded after every op."""
+        return self.precision == "eager"
+
 
 # Arguments of torch.compile itself: not among its `options`.
 ARGUMENTS_OF_TORCH = (

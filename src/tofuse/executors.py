@@ -94,9 +94,7 @@ def executors_of(config: Config) -> Executors:
     if len(set(config.executors)) != len(executors):
         raise OptionError(f"an executor is repeated in {', '.join(config.executors)}")
     order = (*executors, *([] if LIBRARY in executors else [LIBRARY]))
-    return Executors(
-        order, reject_other_rounding if config.precision == "eager" else reject_nothing
-    )
+    return Executors(order, reject_other_rounding if config.rounds_as_eager else reject_nothing)
 
 
 def _is_operator_name(op: object) -> bool:

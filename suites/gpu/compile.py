@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from suites.gpu.lower import GpuKernel
+from suites.gpu.machine_code import MachineCode, read_machine_code
 from tofuse.backends.cuda.cost.gpu_machine import GPUS
-from tofuse.backends.cuda.triton.cubin import MachineCode, read_machine_code
 from tofuse.backends.cuda.triton.emit import launch_parameters
 from tofuse.backends.cuda.triton.load import LaunchSpec, TritonModule
 from tofuse.ir.tile import GpuBinary

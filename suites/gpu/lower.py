@@ -99,9 +99,9 @@ def _lower(graph: AtenGraph, contract: bool) -> list[CapturedKernel]:
     generated, _ = generate_kernels(requested, context)
     found = []
     for g in generated:
-        if isinstance(g.nest, TileProgram):
-            pairs = zip(g.nest.kernel.symbols, g.sizes, strict=True)
+        if isinstance(g.scheduled, TileProgram):
+            pairs = zip(g.scheduled.kernel.symbols, g.call.sizes, strict=True)
             sizes = {symbol: n for symbol, n in pairs if isinstance(n, int)}
-            bounds = g.nest.nests[0].bounds
-            found.append(CapturedKernel(graph.phase, g.nest.kernel, sizes, bounds))
+            bounds = g.scheduled.nests[0].bounds
+            found.append(CapturedKernel(graph.phase, g.scheduled.kernel, sizes, bounds))
     return found

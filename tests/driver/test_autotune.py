@@ -21,6 +21,7 @@ from tofuse.backends.cpu.schedule.schedule_variants import schedule_variants
 from tofuse.disk_store import Store
 from tofuse.driver import autotune, autotune_program, choice
 from tofuse.driver.choice import ATEN, FUSED, SPLIT, Choice
+from tofuse.driver.isolate_region import isolate_region
 from tofuse.errors import OptionError
 from tofuse.fusion.lower.lower_region import lower_region
 from tofuse.fusion.partition.region_split import cut_positions, split_region
@@ -268,9 +269,7 @@ def test_isolated_region_keeps_views_of_one_tensor():
     outputs = tuple(v for v in graph.outputs if v is not None)
     region = Region("r", tuple(op for op in graph.ops if op not in views), outputs)
     assert len(region.inputs) == 2
-    isolated = autotune.isolate_region(
-        region, Partition(graph, (region,), AliasAnalysis(graph), ())
-    )
+    isolated = isolate_region(region, Partition(graph, (region,), AliasAnalysis(graph), ()))
     assert [v.name for v in isolated.graph.inputs] == ["x"]
     assert (
         lower_region(isolated.regions[0], isolated.aliases.memrefs).kernel.axes

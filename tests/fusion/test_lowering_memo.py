@@ -54,9 +54,9 @@ def test_code_generation_takes_what_the_oracle_kept():
     (first, second), rejected = generate_kernels({FIRST: None, SECOND: None}, context)
     assert not rejected
     assert list(backend.evaluated) == [kernel]
-    assert isinstance(nest, Nest) and isinstance(first.nest, Nest)
-    assert list(map(id, statements(first.nest))) == list(map(id, statements(nest)))
-    assert (first.nest.kernel.name, second.nest.kernel.name) == ("first", "second")
+    assert isinstance(nest, Nest) and isinstance(first.scheduled, Nest)
+    assert list(map(id, statements(first.scheduled))) == list(map(id, statements(nest)))
+    assert (first.scheduled.kernel.name, second.scheduled.kernel.name) == ("first", "second")
     for generated, stream in ((first, 3), (second, 5)):
-        (drawn,) = (s for s in generated.nest.kernel.body if isinstance(s, Uniform))
+        (drawn,) = (s for s in generated.scheduled.kernel.body if isinstance(s, Uniform))
         assert drawn.stream == stream

@@ -13,11 +13,11 @@ from tests.backends.cuda.schedule.test_build_tiles import CASES, UPDATES
 from tests.support.cases import Case
 from tests.support.kernels import kernel
 from tests.support.loops_text import assert_complete
+from tests.support.tilings import parse_tiling_choice
 from tofuse.backends.cuda.schedule.build_tiles import build_tiles
 from tofuse.backends.cuda.triton.emit import emit
 from tofuse.errors import ParseError
 from tofuse.ir.parse_tile import parse_tile
-from tofuse.ir.parse_tiling import parse_tiling_choice
 from tofuse.ir.tile import GpuTarget, TileLoop
 
 TILED = [c for c in CASES if not c.after.startswith("unschedulable")]

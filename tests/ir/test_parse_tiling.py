@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.support.tilings import parse_tiling_choice
 from tofuse.errors import ParseError
-from tofuse.ir.parse_tiling import parse_tiling_choice
 from tofuse.ir.tile import Tile, Tiling, TilingChoice
 
 SPLIT = Tiling((Tile(("i0", "i1"), 8, "split"), Tile(("i2",), 64, "whole")), 4, 3, 2)

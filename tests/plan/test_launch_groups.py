@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import tofuse
+from tofuse.ir.launch_facts import LaunchFacts
 from tofuse.ir.parse_plan import parse_plan
 from tofuse.ir.plan import Launch
 from tofuse.ir.verify_plan import verify_plan
@@ -13,11 +14,11 @@ from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.plan.launch_groups import group_launches, launch_count
 
 BINDINGS = {
-    0: KernelBinding(0, (), (), (False, True)),
-    1: KernelBinding(1, (), (), (True,)),
-    2: KernelBinding(2, (), (), None),
-    3: KernelBinding(3, (), (), (False, True), group_limit=2),
-    4: KernelBinding(4, (), (), (False, True), group_limit=2, aligned_sizes=(1,)),
+    0: KernelBinding(0, (), (), LaunchFacts((False, True))),
+    1: KernelBinding(1, (), (), LaunchFacts((True,))),
+    2: KernelBinding(2, (), (), LaunchFacts(None)),
+    3: KernelBinding(3, (), (), LaunchFacts((False, True), group_limit=2)),
+    4: KernelBinding(4, (), (), LaunchFacts((False, True), group_limit=2, aligned_sizes=(1,))),
 }
 
 

@@ -10,19 +10,17 @@ import torch
 
 from tofuse.analysis.alias import MemRef
 from tofuse.backends.interp.interpreter import run_kernel
+from tofuse.backends.launcher import KernelLauncher, TimedCall
 from tofuse.backends.target import (
     ChosenSchedule,
     EmittedKernel,
     GroupedCalls,
     KernelCall,
-    KernelLauncher,
     KernelRequest,
-    LaunchFacts,
     LaunchGroup,
     Linking,
     LoadedProduct,
     Recorder,
-    TimedCall,
 )
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
@@ -31,6 +29,7 @@ from tofuse.errors import CompileError, ParseError
 from tofuse.ir.dims import Dim, evaluate, symbol
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import AffineExpr, Gather, Kernel, Load, Store
+from tofuse.ir.launch_facts import LaunchFacts
 from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.plan import Plan
 from tofuse.ir.region import Region

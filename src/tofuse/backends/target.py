@@ -17,13 +17,13 @@ from tofuse.errors import CompileError
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.launch_facts import AliasPairs, LaunchFacts
 from tofuse.ir.plan import Plan
 from tofuse.ir.region import Region
 from tofuse.ir.rules import Reason
 from tofuse.ir.schedule import ScheduledKernel
 
 ChosenSchedule = Hashable  # in the backend's own terms; None: its heuristics choose
-AliasPairs = tuple[tuple[int, int], ...]  # positions (read, written) of buffers
 LaunchGroup = Callable[..., None]  # takes the words of all launches
 LoadProgram = Callable[[Mapping[str, Callable[..., object]]], Program]  # with functions of a plan
 # from a program, its plan, and how many of the plan's parameters are constants
@@ -65,16 +65,6 @@ class Linking:
     library: CodeLibrary
     store: Store
     threads: int
-
-
-@dataclass(frozen=True)
-class LaunchFacts:
-    """What planning must know of a kernel's launch; see `plan/kernel_binding.py`."""
-
-    write_mask: tuple[bool, ...] | None
-    alias_pairs: AliasPairs = ()
-    group_limit: int | None = None
-    aligned_sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ import hashlib
 import logging
 import pickle
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from importlib.util import MAGIC_NUMBER
 
 from tofuse.backends.cpu.llvm.load import host_target
@@ -31,6 +31,19 @@ CACHEABLE = frozenset(
     )
 )
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether eager runs a program, and why."""
+
+    in_eager: bool
+    why: str
+
+    @property
+    def text(self) -> str:
+        who = "eager runs" if self.in_eager else "compiled code runs"
+        return f"{who} calls of this kind: {self.why}"
 
 
 def store_program(
@@ -79,17 +92,16 @@ def load_program(
         return None
 
 
-def load_decision(identity: Sequence[str], config: Config) -> tuple[bool, str] | None:
-    """Return whether eager runs a program, and why; None if that was not decided before."""
+def load_decision(identity: Sequence[str], config: Config) -> Decision | None:
+    """Return the decision on a program; None if there was none before."""
     text = store_of(config).get(DECISION, _key(identity, config))
     who, separator, why = (text or "").partition(": ")
-    return (who == "eager", why) if separator else None
+    return Decision(who == "eager", why) if separator else None
 
 
-def store_decision(identity: Sequence[str], decision: tuple[bool, str], config: Config) -> None:
-    """Store whether eager runs a program, and why."""
-    in_eager, why = decision
-    text = f"{'eager' if in_eager else 'compiled'}: {why}"
+def store_decision(identity: Sequence[str], decision: Decision, config: Config) -> None:
+    """Store the decision on a program."""
+    text = f"{'eager' if decision.in_eager else 'compiled'}: {decision.why}"
     store_of(config).put(DECISION, _key(identity, config), text)
 
 

@@ -15,13 +15,7 @@ from rich.table import Table
 
 import tofuse
 from tofuse.cli.progress import progress
-from tofuse.cli.script import (
-    Target,
-    UsageError,
-    add_target_arguments,
-    load_target,
-    parse_options,
-)
+from tofuse.cli.script import Target, UsageError, add_target_arguments, load_target, parse_options
 from tofuse.config import Option
 from tofuse.driver.time_calls import timed_call
 from tofuse.report.number_format import show_ratio, show_us

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 from rich.console import Console
@@ -25,17 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    findings = list(progress(_findings(), "check", len(CHECKS)))
+    findings = list(progress((check() for check in CHECKS), "check", len(CHECKS)))
     if options.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         Console().print(_table(findings))
     return 1 if any(finding.severity == "error" for finding in findings) else 0
-
-
-def _findings(checks: tuple[Callable[[], Finding], ...] = CHECKS) -> Iterator[Finding]:
-    for check in checks:
-        yield check()
 
 
 def _table(findings: list[Finding]) -> Table:

@@ -24,8 +24,7 @@ def kind_of_call(args: Sequence[object], kwargs: Mapping[str, object]) -> Hashab
     tensors: list[int] = []
     for argument in (*args, *kwargs, *kwargs.values()):
         if isinstance(argument, torch.Tensor):
-            is_plain = type(argument) in PLAIN and argument.is_cpu and not argument.is_nested
-            if not is_plain or argument.layout is not torch.strided:
+            if not is_plain_tensor(argument):
                 return None
             tensors.append(id(argument))
             layout = argument.shape, argument.stride(), argument.dtype, argument.requires_grad
@@ -35,6 +34,12 @@ def kind_of_call(args: Sequence[object], kwargs: Mapping[str, object]) -> Hashab
         else:
             return None
     return tuple(kind)
+
+
+def is_plain_tensor(x: torch.Tensor) -> bool:
+    """Whether a tensor is dense, on the CPU, and of no subclass but a parameter."""
+    is_plain = type(x) in PLAIN and x.is_cpu and not x.is_nested
+    return is_plain and x.layout is torch.strided
 
 
 def guard_of_call(

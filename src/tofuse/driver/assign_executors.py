@@ -10,18 +10,11 @@ from tofuse.backends.target import ChosenSchedule
 from tofuse.cost.library import library_us
 from tofuse.cost.machine import Machine
 from tofuse.cost.memory_traffic import region_bytes
-from tofuse.driver.autotune import ATEN, Choice
+from tofuse.driver.choice import ATEN, Choice
 from tofuse.driver.codegen import GeneratedKernel
 from tofuse.driver.oracle import CostOracle
 from tofuse.graph_partition import Partition
-from tofuse.ir.executor import (
-    LIBRARY,
-    NO_EXECUTOR,
-    Executor,
-    Executors,
-    Request,
-    Tensor,
-)
+from tofuse.ir.executor import LIBRARY, NO_EXECUTOR, Executor, Executors, Request, Tensor
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.region import Region
 from tofuse.ops.reference import TO_TORCH

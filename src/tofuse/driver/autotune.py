@@ -6,48 +6,41 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from rich.console import Console
 from rich.progress import track
 
-from tofuse.analysis.alias import AliasAnalysis, view_ops
 from tofuse.backends.cuda.runtime.cuda import synchronize
-from tofuse.backends.target import Backend, ChosenSchedule, TimedCall
+from tofuse.backends.launcher import TimedCall
+from tofuse.backends.target import Backend, ChosenSchedule
 from tofuse.config import Config
 from tofuse.cost.machine import Machine
 from tofuse.cost.machine_source import measured_machine
 from tofuse.cost.memory_traffic import region_bytes
 from tofuse.cost.thresholds import MAX_CUTS
 from tofuse.disk_store import store_of
-from tofuse.driver.choice import (
-    ATEN,
-    FUSED,
-    SPLIT,
-    Choice,
-    measure_choice,
-    stored_choice,
-)
+from tofuse.driver.choice import ATEN, FUSED, SPLIT, Choice, measure_choice, stored_choice
 from tofuse.driver.codegen import (
     CodegenContext,
     GeneratedKernel,
     generate_kernels,
     schedule_kernels,
 )
+from tofuse.driver.isolate_region import is_static, isolate_region, without_locations
+from tofuse.driver.link import LinkedProgram
 from tofuse.driver.load_kernels import compiling_threads
 from tofuse.driver.verify_kernels import describe_mismatch, tolerance_of
 from tofuse.errors import TofuseError
 from tofuse.fusion.partition.region_split import cut_positions, split_region
 from tofuse.graph_partition import Partition
-from tofuse.ir.dims import size_hint, symbols_of
+from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import show_graph
 from tofuse.ir.region import Region
 from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ir.types import TensorType
 from tofuse.plan.signature import CallSignature
-from tofuse.report.repro import region_graph
-from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.sample_inputs import sample_tensors
 from tofuse.runtime.timing import real_tensors
 from tofuse.torch_internals.trees import tensor_leaves
@@ -56,13 +49,7 @@ NO_MEMORY = "there is no memory for its candidates"
 T = TypeVar("T")
 
 
-class Linked(Protocol):
-    """A program that can be loaded, without a clock."""
-
-    def load(self, clock: None) -> CompiledPlan: ...
-
-
-BuildProgram = Callable[[Partition, CallSignature, Mapping[Region, Choice], Config], Linked]
+BuildProgram = Callable[[Partition, CallSignature, Mapping[Region, Choice], Config], LinkedProgram]
 
 
 def measured_choices(context: CodegenContext, build_program: BuildProgram) -> dict[Region, Choice]:
@@ -89,7 +76,7 @@ def _choices_of(
     scheduled, _ = schedule_kernels(dict.fromkeys(regions), backend, context)
     sharing: dict[ScheduledKernel, list[Region]] = {}
     for s in scheduled:
-        sharing.setdefault(s.call.scheduled, []).append(s.region)
+        sharing.setdefault(s.scheduled, []).append(s.region)
     obstacle = backend.timing_obstacle() if sharing else None
     if obstacle is not None:
         return dict.fromkeys(regions, Choice(notes=(obstacle,)))
@@ -123,15 +110,17 @@ def _measured_choice(
         return None
     config = isolated.config
     machine = measured_machine(isolated.oracle.target, config)
-    variants = [Choice(FUSED, schedule) for schedule in backend.variants(default.nest, machine)]
+    schedules = backend.variants(default.scheduled, machine)
+    variants = [Choice(FUSED, schedule) for schedule in schedules]
     others = [Choice(ATEN)]
-    cut = best_cut(region, isolated, partial(_predicted_us, isolated, backend, machine))
+    cut = best_cut(region, isolated, backend, machine)
     if cut:
         others.insert(0, Choice(SPLIT, None, cut))
     store = store_of(config)
-    text = f"{default.source}\n{default.nest!r}".replace(region.name, "kernel")
+    text = f"{default.source}\n{default.scheduled!r}".replace(region.name, "kernel")
     options = torch.__version__, config.precision, *config.executors
-    key = (*backend.timing_key(), *options, text, region_text(isolated))
+    graph = without_locations(replace(isolated.partition.graph, name="region"))
+    key = (*backend.timing_key(), *options, text, show_graph(graph))
     stored = stored_choice([Choice(), *variants, *others], key, store)
     if stored is not None:
         return stored
@@ -179,13 +168,16 @@ class _Comparison:
         self.tolerance = tolerance_of(graph.values())
 
     def build(self, choice: Choice) -> TimedCall | None:
-        call = build_candidate(choice, self.context, self.build_program, self.inputs)
-        if call is None or choice.kind == ATEN:
-            return call
-        reason = self._mismatch(call)
+        part, config = self.context.partition, self.context.config
+        (region,) = part.regions
+        try:
+            split, choices = apply_choices(part, {region: choice})
+            call = timed_call(split, choices, config, self.build_program, self.inputs)
+        except TofuseError:
+            return None
+        reason = None if choice.kind == ATEN else self._mismatch(call)
         if reason is not None:
-            name = self.context.partition.regions[0].name
-            self.notes.append(f"{name}: the candidate {choice.name} is left out: {reason}")
+            self.notes.append(f"{region.name}: the candidate {choice.name} is left out: {reason}")
             return None
         return call
 
@@ -219,13 +211,6 @@ def _with_progress(items: Sequence[T]) -> Iterable[T]:
     )
 
 
-def region_text(isolated: CodegenContext) -> str:
-    """Return the text of a partition of one region, without names of files."""
-    graph = isolated.partition.graph
-    anonymous = tuple(replace(op, loc=None) for op in graph.ops)
-    return show_graph(replace(graph, name="region", ops=anonymous))
-
-
 def apply_choices(
     part: Partition, choices: Mapping[Region, Choice]
 ) -> tuple[Partition, dict[Region, Choice]]:
@@ -244,56 +229,28 @@ def apply_choices(
     return replace(part, regions=tuple(regions)), new_choices
 
 
-def isolate_region(region: Region, part: Partition) -> Partition:
-    """Return a partition of one region whose inputs have the strides they have in the program.
-
-    Inputs that are views of one tensor stay views of one tensor.
-    """
-    producers = part.graph.producers()
-    views = {op for v in region.inputs for op in view_ops(v, producers)}
-    ops = tuple(op for op in part.graph.ops if op in views or op in region.ops)
-    graph = region_graph(replace(region, ops=ops), part.aliases.memrefs)
-    isolated = Region(region.name, graph.ops, region.outputs)
-    return Partition(graph, (isolated,), AliasAnalysis(graph), (), rounded=part.rounded)
-
-
-def timed_config(config: Config) -> Config:
-    """Return the options under which candidates are timed: nothing looks into their calls."""
-    return replace(config, strict=True, mode="default", verify=False)
-
-
-def build_candidate(
-    choice: Choice, context: CodegenContext, build_program: BuildProgram, inputs: Sequence[object]
-) -> TimedCall | None:
-    """Return a call of a partition of one region, run as chosen; None if it cannot be built."""
-    part, strict = context.partition, timed_config(context.config)
+def timed_call(
+    part: Partition,
+    choices: Mapping[Region, Choice],
+    config: Config,
+    build_program: BuildProgram,
+    inputs: Sequence[object],
+) -> TimedCall:
+    """Return a call of a partition on the inputs, into which nothing looks; raise TofuseError."""
     signature = CallSignature(part.graph.inputs, part.graph.outputs, {})
-    try:
-        split, choices = apply_choices(part, {part.regions[0]: choice})
-        run = build_program(split, signature, choices, strict).load(None)
-    except TofuseError:
-        return None
+    quiet = replace(config, strict=True, mode="default", verify=False)
+    run = build_program(part, signature, choices, quiet).load(None)
     return lambda: run([*inputs])
 
 
-def best_cut(
-    region: Region, context: CodegenContext, predict: Callable[[Region], float | None]
-) -> int:
-    """Return the cut whose two kernels are predicted to be fastest; 0 if there is no cut.
-
-    `predict` returns the microseconds of a region's kernel, or None if it has none.
-    """
+def best_cut(region: Region, context: CodegenContext, backend: Backend, machine: Machine) -> int:
+    """Return the cut whose two kernels are predicted to be fastest; 0 if there is no cut."""
     positions = cut_positions(region)
     best_us, found = float("inf"), 0
     for cut in positions[:: max(1, len(positions) // MAX_CUTS)]:
         parts = split_region(region, context.partition.aliases.memrefs, cut) or ()
-        times = [us for us in map(predict, parts) if us is not None]
+        predicted = (_predicted_us(context, backend, machine, part) for part in parts)
+        times = [us for us in predicted if us is not None]
         if times and len(times) == len(parts) and sum(times) < best_us:
             best_us, found = sum(times), cut
     return found
-
-
-def is_static(region: Region) -> bool:
-    """Whether all sizes and strides of a region's arguments and results are numbers."""
-    values = (*region.inputs, *region.outputs)
-    return not any(symbols_of(d) for v in values for d in (*v.shape, *v.layout))

@@ -8,7 +8,6 @@ from functools import partial
 import torch
 from torch.fx import GraphModule
 
-from tofuse.backends.backend_of import backend_of
 from tofuse.backends.cpu.llvm.load import host_target
 from tofuse.backends.cpu.runtime.cpu_timing import interleaved_us
 from tofuse.backends.cpu.runtime.launch import thread_count
@@ -21,7 +20,7 @@ from tofuse.cost.machine_source import assumed_machine
 from tofuse.cost.thresholds import TIMING_S
 from tofuse.disk_store import store_of
 from tofuse.driver.choice import ATEN, Choice, choose
-from tofuse.driver.pipeline import BACKENDS
+from tofuse.driver.pipeline import cost_oracle
 from tofuse.runtime.timing import real_tensors
 from tofuse.torch_internals.memory import tensor_version
 from tofuse.torch_internals.trees import tensor_leaves
@@ -39,10 +38,10 @@ def fastest_program(
     """
     grad = torch.is_grad_enabled()
     target = host_target(thread_count())
-    machine = assumed_machine(target, config)
+    oracle = cost_oracle(target, assumed_machine(target, config))
     devices = {f"{a.device}": a.device for a in args if isinstance(a, torch.Tensor)}
     known = sorted(name for name, d in devices.items() if is_supported(d))
-    backends = [backend_of(name, target, machine, BACKENDS) for name in known]
+    backends = list(map(oracle.backend, known))
     for obstacle in (b.timing_obstacle() for b in backends):
         if obstacle is not None:
             return compiled, obstacle

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from tofuse.backends.target import ChosenSchedule, TimedCall
+from tofuse.backends.launcher import TimedCall
+from tofuse.backends.target import ChosenSchedule
 from tofuse.cost.thresholds import MIN_GAIN
 from tofuse.disk_store import Store
 from tofuse.report.number_format import show_us

@@ -8,11 +8,12 @@ from functools import partial
 
 import torch
 
-from tofuse.analysis.alias import is_view, view_ops
+from tofuse.analysis.alias import is_view
 from tofuse.backends.launcher import TimedCall
-from tofuse.disk_store import Store
-from tofuse.driver.autotune import is_static
+from tofuse.disk_store import store_of
 from tofuse.driver.choice import Choice, choose
+from tofuse.driver.codegen import CodegenContext
+from tofuse.driver.isolate_region import is_static, with_views, without_locations
 from tofuse.driver.oracle import CostOracle
 from tofuse.graph_partition import Partition
 from tofuse.ir.graph import Graph, Op, Value, show_graph, substitute_values
@@ -25,26 +26,27 @@ BuildGraph = Callable[[Graph], "TimedCall | None"]  # None if the graph cannot b
 
 
 def measured_products(
-    part: Partition, build: BuildGraph, key: Sequence[str], store: Store, oracle: CostOracle
+    context: CodegenContext, build: BuildGraph, key: Sequence[str]
 ) -> dict[Value, Choice]:
     """Return the choice for the result of each product that kernels around it could compute.
 
     A product competes with its neighbour: as a library call beside a kernel, and as one kernel
     of both. Choices stored on disk are not measured again.
     """
+    part, oracle, store = context.partition, context.oracle, store_of(context.config)
     choices: dict[Value, Choice] = {}
-    users, producers = part.graph.users(), part.graph.producers()
+    users = part.graph.users()
     for kernel, neighbours in _neighbours(part, oracle):
         in_kernels = {v for v, choice in choices.items() if choice.kind == IN_KERNEL}
         products = [r for r in neighbours if r.ops[0].result not in in_kernels]
         results = {r.ops[0].result for r in products}
         if not products:
             continue
-        ops = _with_views([kernel, *products], part.graph, producers)
+        ops = with_views((op for r in (kernel, *products) for op in r.ops), part.graph)
         region = Region("product", ops, _escaping(ops, part.graph, users))
         graph = region_graph(region, part.aliases.memrefs)
         renamed = {v: replace(v, name=f"v{k}") for k, v in enumerate(graph.values())}
-        graph = _anonymous(substitute_values(graph, renamed))
+        graph = without_locations(substitute_values(graph, renamed))
         contracted = contract_products(graph, {renamed[v] for v in results})
         candidates = [
             (Choice(IN_LIBRARY), partial(build, graph)),
@@ -89,15 +91,6 @@ def _is_product(region: Region) -> bool:
     return region.library and is_contractible(first) and is_static(region)
 
 
-def _with_views(
-    regions: Sequence[Region], graph: Graph, producers: Mapping[Value, Op]
-) -> tuple[Op, ...]:
-    """Return the ops of some regions and the views through which they read, in order."""
-    members = {op for r in regions for op in r.ops}
-    members |= {view for op in members for v in op.inputs for view in view_ops(v, producers)}
-    return tuple(op for op in graph.ops if op in members)
-
-
 def _escaping(
     ops: Sequence[Op], graph: Graph, users: Mapping[Value, Sequence[Op]]
 ) -> tuple[Value, ...]:
@@ -105,8 +98,3 @@ def _escaping(
     members, returned = set(ops), set(graph.outputs)
     computed = [v for op in ops if not is_view(op) for v in op.results]
     return tuple(v for v in computed if v in returned or not members.issuperset(users.get(v, ())))
-
-
-def _anonymous(graph: Graph) -> Graph:
-    """Return the graph without lines of the user's: layers that are alike are timed once."""
-    return replace(graph, ops=tuple(replace(op, loc=None) for op in graph.ops))

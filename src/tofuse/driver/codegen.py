@@ -6,20 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tofuse.backends.target import (
-    Backend,
-    ChosenSchedule,
-    EmittedKernel,
-    KernelCall,
-    KernelRequest,
-)
+from tofuse.backends.target import Backend, ChosenSchedule, EmittedKernel, KernelCall, KernelRequest
 from tofuse.config import Config
 from tofuse.driver.oracle import CostOracle
 from tofuse.errors import CompileError
 from tofuse.fusion.lower.axes import LoweringError
 from tofuse.fusion.lowering_memo import SharedKernel, own_kernel
 from tofuse.graph_partition import Partition
-from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.region import Region
@@ -48,35 +41,28 @@ class CodegenContext:
 
 
 @dataclass(frozen=True, eq=False)
-class GeneratedKernel:
-    """A region with its nest or tiles, and their text; `error` says why there is no text.
-
-    Regions that differ only in sizes share one nest; `sizes` are those of this region.
-    """
-
-    region: Region
-    nest: ScheduledKernel
-    arguments: tuple[Value, ...]
-    sizes: tuple[Dim, ...]
-    source: str
-    error: str | None = None
-
-    @property
-    def call(self) -> KernelCall:
-        return KernelCall(self.nest, self.sizes)
-
-    @property
-    def emitted(self) -> EmittedKernel:
-        return EmittedKernel(self.nest, self.source)
-
-
-@dataclass(frozen=True, eq=False)
 class ScheduledRegion:
     """A region with its scheduled kernel, which others may share, and the kernel's arguments."""
 
     region: Region
     call: KernelCall
     arguments: tuple[Value, ...]
+
+    @property
+    def scheduled(self) -> ScheduledKernel:
+        return self.call.scheduled
+
+
+@dataclass(frozen=True, eq=False)
+class GeneratedKernel(ScheduledRegion):
+    """A region with its scheduled kernel as text; `error` says why there is no text."""
+
+    source: str
+    error: str | None = None
+
+    @property
+    def emitted(self) -> EmittedKernel:
+        return EmittedKernel(self.scheduled, self.source)
 
 
 Rejected = dict[Region, str]  # why a region has no kernel
@@ -98,12 +84,11 @@ def generate_kernels(
         rejected |= without
         texts: dict[ScheduledKernel, tuple[str, str | None]] = {}
         for s in scheduled:
-            nest = s.call.scheduled
-            if nest not in texts:
-                check_kernel(nest.kernel)  # 8 us per statement; compiling one takes 1000 us
-                texts[nest] = _emit(nest, backend, context)
-            kernel = GeneratedKernel(s.region, nest, s.arguments, s.call.sizes, *texts[nest])
-            generated[s.region] = kernel
+            if s.scheduled not in texts:
+                check_kernel(s.scheduled.kernel)  # 8 us per statement; compiling one takes 1000 us
+                texts[s.scheduled] = _emit(s.scheduled, backend, context)
+            text = texts[s.scheduled]
+            generated[s.region] = GeneratedKernel(s.region, s.call, s.arguments, *text)
     return [generated[r] for r in schedules if r in generated], rejected
 
 
@@ -164,6 +149,6 @@ def _emit(
 ) -> tuple[str, str | None]:
     """Return the text of a kernel; if it has none, a comment that says why, and the error."""
     try:
-        return backend.emit(scheduled, exact=context.config.precision == "eager"), None
+        return backend.emit(scheduled, exact=context.config.rounds_as_eager), None
     except CompileError as e:
         return f"# {e}", str(e)

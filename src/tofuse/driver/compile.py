@@ -36,11 +36,7 @@ from tofuse.driver.wrap_module import Recompilation, share_state, wrap_distribut
 from tofuse.errors import OptionError, TofuseWarning, UnsupportedError
 from tofuse.report.model import Report
 from tofuse.runtime.autograd_program import make_program
-from tofuse.torch_internals.dynamo import (
-    GuardFilterEntry,
-    uncompiled,
-    update_compiled_wrapper,
-)
+from tofuse.torch_internals.dynamo import GuardFilterEntry, uncompiled, update_compiled_wrapper
 from tofuse.torch_internals.modules import CAN_WRAP_DDP, call_of
 from tofuse.torch_internals.private_names import unsupported_capture
 

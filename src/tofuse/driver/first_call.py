@@ -5,21 +5,16 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch.fx import GraphModule
 
 from tofuse.cache.fingerprint import torch_state
-from tofuse.cache.programs import load_decision, store_decision
+from tofuse.cache.programs import Decision, load_decision, store_decision
 from tofuse.capture.dynamo.eager_program import EagerProgram
 from tofuse.capture.dynamo.legality import needs_eager
 from tofuse.capture.dynamo.overlap_guard import OverlapGuard
-from tofuse.capture.dynamo.specialize_sizes import (
-    has_symbolic_sizes,
-    size_arguments,
-    sizes_at,
-)
+from tofuse.capture.dynamo.specialize_sizes import has_symbolic_sizes, size_arguments, sizes_at
 from tofuse.cost.call_overhead import COMPILED_IS_FASTER, Faster, Prediction
 from tofuse.cost.thresholds import (
     DECISION_TIMING_S,
@@ -29,13 +24,13 @@ from tofuse.cost.thresholds import (
     MIN_DECISION_ROUNDS,
     TRAINING_CALL_US,
 )
+from tofuse.dispatch.call_kind import is_plain_tensor
 from tofuse.dispatch.dispatcher import Dispatcher, Entry, Kind
 from tofuse.driver.function_record import FunctionRecord, log
 from tofuse.torch_internals.dispatch import has_saved_tensor_hooks
 
 Program = Callable[..., object]
 SizesOf = Callable[[Sequence[object]], Hashable]
-PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def add_eager_calls(
@@ -82,19 +77,6 @@ def _saying(function: FunctionRecord, eager: EagerProgram, why: str) -> Program:
     return run
 
 
-@dataclass(frozen=True)
-class Decision:
-    """Whether eager runs a program, and why."""
-
-    in_eager: bool
-    why: str
-
-    @property
-    def text(self) -> str:
-        who = "eager runs" if self.in_eager else "compiled code runs"
-        return f"{who} calls of this kind: {self.why}"
-
-
 class FirstCall:
     """The general code of a program until its first call: it decides, and the decision stays.
 
@@ -130,7 +112,7 @@ class FirstCall:
         decision = self.decided.setdefault("decision", mine)  # one step for all threads
         if decision is mine:
             if key is not None:
-                store_decision(key, (mine.in_eager, mine.why), self.context.config)
+                store_decision(key, mine, self.context.config)
             self.install(decision)
         return (self._run_eager if self._runs_eagerly(decision) else self.compiled)(*args)
 
@@ -173,10 +155,10 @@ class FirstCall:
             return _predicted(prediction, "torch's state is not known"), None
         found = load_decision(key, self.context.config)
         if found is not None:
-            return Decision(*found), None
+            return found, None
         decision = self._measure(prediction, args)
         found = load_decision(key, self.context.config)  # of a process that began with this one
-        return (decision, key) if found is None else (Decision(*found), None)
+        return (decision, key) if found is None else (found, None)
 
     def _key(self, args: Sequence[object]) -> tuple[str, ...] | None:
         """Return what identifies the program and the kind of call on disk."""
@@ -217,10 +199,9 @@ def _predicted(prediction: Prediction, reason: str) -> Decision:
 
 def _is_plain(argument: object) -> bool:
     """Return whether an argument is a size, or a plain tensor on the CPU."""
-    if not isinstance(argument, torch.Tensor):
-        return isinstance(argument, int)
-    is_strided = argument.layout is torch.strided and not argument.is_nested
-    return type(argument) in PLAIN and argument.is_cpu and is_strided
+    if isinstance(argument, torch.Tensor):
+        return is_plain_tensor(argument)
+    return isinstance(argument, int)
 
 
 def _describe(argument: object) -> str:

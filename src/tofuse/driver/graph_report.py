@@ -51,7 +51,7 @@ def graph_report(
         part,
         program.plan,
         tuple(regions),
-        tuple(KernelReport(g.region.name, phase, g.source, g.nest) for g in program.generated),
+        tuple(KernelReport(g.region.name, phase, g.source, g.scheduled) for g in program.generated),
         tuple(calls),
         launch_count(program.plan),
         describe_groups(program.plan),

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tofuse.backends.target import LaunchFacts, Linking
+from tofuse.backends.target import Linking
 from tofuse.cost.library import library_us
 from tofuse.cost.machine import Machine
 from tofuse.driver.assign_executors import ONLY_PYTORCH, Assignment
 from tofuse.driver.codegen import CodegenContext
-from tofuse.driver.load_kernels import LoadedKernels, bind
+from tofuse.driver.load_kernels import LoadedKernels
 from tofuse.ir.executor import KERNELS, LIBRARY
+from tofuse.ir.launch_facts import LaunchFacts
 from tofuse.ir.region import Region
+from tofuse.plan.kernel_binding import KernelBinding
 
 
 def library_products(
@@ -46,7 +48,8 @@ def library_products(
                 assignments[region] = replace(current, why=why)
             continue
         facts = LaunchFacts(None, product.alias_pairs)
-        bindings[region] = bind(len(launchers), product.arguments, product.sizes, facts)
+        number, arguments, sizes = len(launchers), product.arguments, product.sizes
+        bindings[region] = KernelBinding(number, arguments, sizes, facts)
         launchers.append(product.launcher)
         why = product.why if current.why == ONLY_PYTORCH else f"{current.why}; {product.why}"
         us = library_us(region, machine, pooled=True)

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from tofuse.backends.code_library import CodeLibrary
 from tofuse.backends.cpu.runtime.launch import thread_count
 from tofuse.backends.launcher import KernelLauncher
-from tofuse.backends.target import Backend, GroupedCalls, LaunchFacts, LaunchGroup, Linking
+from tofuse.backends.target import Backend, GroupedCalls, LaunchGroup, Linking
 from tofuse.cache.artifact import bind_runtime
 from tofuse.config import Config
 from tofuse.disk_store import store_of
 from tofuse.driver.codegen import CodegenContext, GeneratedKernel
 from tofuse.errors import CompileError, TofuseWarning
-from tofuse.ir.dims import Dim
-from tofuse.ir.graph import Value
 from tofuse.ir.plan import Plan, launches_by_group
 from tofuse.ir.region import Region
 from tofuse.plan.kernel_binding import KernelBinding
@@ -67,23 +65,8 @@ def load_kernels(
             continue
         number = number_of.setdefault(launcher, len(number_of))
         facts = context.oracle.backend_of_region(g.region).launch_facts(g.call)
-        bindings[g.region] = bind(number, g.arguments, g.sizes, facts)
+        bindings[g.region] = KernelBinding(number, g.arguments, g.call.sizes, facts)
     return LoadedKernels(list(number_of), bindings, notes)
-
-
-def bind(
-    number: int, arguments: tuple[Value, ...], sizes: tuple[Dim, ...], facts: LaunchFacts
-) -> KernelBinding:
-    """Return how a region calls kernel `number`."""
-    return KernelBinding(
-        number,
-        arguments,
-        sizes,
-        facts.write_mask,
-        facts.alias_pairs,
-        facts.group_limit,
-        facts.aligned_sizes,
-    )
 
 
 def load_groups(
@@ -101,8 +84,8 @@ def load_groups(
         g, launcher = kernels[kernel], loaded.launchers[kernel]
         sizes = (tuple(n for n in x.sizes if isinstance(n, int)) for x in launches)
         groups = by_backend.setdefault(context.oracle.backend_of_region(g.region), {})
-        groups[number] = GroupedCalls(g.nest, launcher, tuple(sizes))
-    exact, found = context.config.precision == "eager", dict[int, LaunchGroup]()
+        groups[number] = GroupedCalls(g.scheduled, launcher, tuple(sizes))
+    exact, found = context.config.rounds_as_eager, dict[int, LaunchGroup]()
     for backend, groups in by_backend.items():
         found |= backend.load_groups(groups, exact, threads)
     return found
@@ -112,7 +95,7 @@ def _report_compile_failure(
     g: GeneratedKernel, context: CodegenContext, error: CompileError
 ) -> str:
     """Write a reproducer, then warn, or raise under `strict`; return the note for the report."""
-    name, config = g.nest.kernel.name, context.config
+    name, config = g.scheduled.kernel.name, context.config
     memrefs = context.partition.aliases.memrefs
     path = write_repro(g.region, memrefs, str(error), config.dump)
     reproducer = "" if path is None else f"; {path} reproduces it"

@@ -40,10 +40,10 @@ from tofuse.graph_partition import Partition, show_partition
 from tofuse.graph_partition.parse import parse_partition
 from tofuse.ir.graph import Graph, show_graph
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.line_reader import read_lines
+from tofuse.ir.line_reader import read_lines, split_block
 from tofuse.ir.nest import Nest
 from tofuse.ir.parse_graph import parse_graph
-from tofuse.ir.parse_kernel import parse_kernel, split_kernel
+from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.parse_nest import parse_nest
 from tofuse.ir.parse_plan import parse_plan
 from tofuse.ir.parse_tile import parse_tile
@@ -98,7 +98,7 @@ def _parser_of(text: str) -> Callable[[str], Program]:
     if not lines:
         raise ParseError("the text is empty")
     word = lines[0].peek()
-    _, rest = split_kernel(lines)
+    _, rest = split_block(lines)
     if word == "plan":
         return parse_plan
     if word != "kernel":

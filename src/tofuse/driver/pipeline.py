@@ -43,8 +43,8 @@ from tofuse.driver.assign_executors import (
     requested_kernels,
     tuning_notes,
 )
-from tofuse.driver.autotune import Choice
 from tofuse.driver.call_signature import call_signature, caller_outputs
+from tofuse.driver.choice import Choice
 from tofuse.driver.codegen import CodegenContext, generate_kernels
 from tofuse.driver.compiled_graph import CompiledGraph, graph_findings
 from tofuse.driver.context import CompileContext
@@ -165,7 +165,7 @@ BACKENDS = make_backends(CPU_KERNEL_PASSES, NEST_PASSES)
 
 def plan_passes(bindings: Mapping[int, KernelBinding], exclusive: Sequence[Allocate]) -> PlanPasses:
     """Return the passes over a plan that always run, and alternatives that may raise its peak."""
-    pairs = {kernel: b.alias_pairs for kernel, b in bindings.items()}
+    pairs = {kernel: b.facts.alias_pairs for kernel, b in bindings.items()}
     reuse = partial(reuse_buffers, alias_pairs=pairs, exclusive=exclusive)
     group = partial(group_launches, bindings=bindings)
     small_arena = partial(allocate_arena, size_limit=SMALLEST_POOLED)
@@ -257,7 +257,7 @@ def compile_captured(
     )
     program = replace(program, prediction=predict(captured, program, phase, oracle))
     generated = program.generated
-    log.log_text("loops", lambda: f"\n{SEPARATOR}\n".join(repr(g.nest) for g in generated))
+    log.log_text("loops", lambda: f"\n{SEPARATOR}\n".join(repr(g.scheduled) for g in generated))
     log.log_text("source", lambda: "\n".join(g.source for g in generated))
     log.log_text("plan", lambda: repr(program.plan))
 
@@ -288,7 +288,7 @@ def fuse(
 ) -> Partition:
     """Partition the graph into regions that hold at most `limit` bytes; warn of failed hints."""
     evaluator = RegionEvaluator(oracle.evaluate, oracle.costs_of, oracle.lowerings)
-    partition_graph = partial(partition, fuel=fuel, exact=config.precision == "eager")
+    partition_graph = partial(partition, fuel=fuel, exact=config.rounds_as_eager)
     part = partition_within_memory_limit(
         split_reductions(graph, oracle.costs_of),
         partition_graph,

@@ -11,7 +11,7 @@ from tofuse.capture.dynamo.eager_program import EagerProgram, pickled_graph, sto
 from tofuse.capture.dynamo.overlap_guard import overlap_guard
 from tofuse.dispatch.dispatcher import Dispatcher
 from tofuse.driver.compiled_graph import Findings
-from tofuse.driver.first_call import Decision, add_eager_calls
+from tofuse.driver.first_call import add_eager_calls
 from tofuse.driver.function_record import FunctionRecord
 from tofuse.runtime.autograd_program import make_program
 
@@ -38,7 +38,7 @@ def restore_program(stored: StoredProgram, function: FunctionRecord) -> Dispatch
     dispatcher = Dispatcher[object](eager, function.add_variant)
     if decided is not None:  # its compiled graphs may not be on disk: nothing ran its backward
         function.hand_back.programs += 1
-        add_eager_calls(dispatcher, eager, stored.overlaps, (), function, Decision(*decided))
+        add_eager_calls(dispatcher, eager, stored.overlaps, (), function, decided)
         return dispatcher
     found = load_program(stored.identity, context.config)
     if found is None:

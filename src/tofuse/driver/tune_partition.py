@@ -10,8 +10,7 @@ import torch
 from tofuse.analysis.alias import is_view
 from tofuse.backends.launcher import TimedCall
 from tofuse.cache.programs import source_digest
-from tofuse.disk_store import store_of
-from tofuse.driver.autotune import BuildProgram, apply_choices, measured_choices, timed_config
+from tofuse.driver.autotune import BuildProgram, apply_choices, measured_choices, timed_call
 from tofuse.driver.choice import Choice
 from tofuse.driver.choose_products import IN_KERNEL, measured_products, product_notes
 from tofuse.driver.codegen import CodegenContext
@@ -21,7 +20,6 @@ from tofuse.ir.executor import KERNELS
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.region import Region
 from tofuse.passes.contract_products import contract_products
-from tofuse.plan.signature import CallSignature
 from tofuse.runtime.sample_inputs import sample_tensors
 from tofuse.runtime.timing import real_tensors
 
@@ -85,28 +83,25 @@ def _measure_products(
     graph: Graph, context: CodegenContext, fuse: Fuse, build_program: BuildProgram
 ) -> dict[Value, Choice]:
     """Return where each product of a graph is faster: in the library, or in a kernel."""
-    part, config = context.partition, context.config
+    config = context.config
     backends = [context.oracle.backend(v.type.device) for v in graph.values()]
     contracting = [b for b in dict.fromkeys(backends) if b.contracts_products]
     if not contracting or config.executors[:1] != (KERNELS,):
         return {}
     if any(b.timing_obstacle() is not None for b in contracting):
         return {}
-    quiet = timed_config(config)
 
     def build(graph: Graph) -> TimedCall | None:
-        signature = CallSignature(graph.inputs, graph.outputs, {})
         try:
             inputs = sample_tensors(graph.inputs)
-            run = build_program(fuse(graph), signature, {}, quiet).load(None)
+            return timed_call(fuse(graph), {}, config, build_program, inputs)
         except (TofuseError, torch.OutOfMemoryError):
             return None
-        return lambda: run([*inputs])
 
     # what kernels are like, and how fast the library's products are
     key = (config.precision, *config.executors, source_digest(), *_matmul_settings())
     with real_tensors():
-        return measured_products(part, build, key, store_of(config), context.oracle)
+        return measured_products(context, build, key)
 
 
 def _matmul_settings() -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from types import CodeType, FunctionType
 
 from tofuse.cache.fingerprint import python_calls
 from tofuse.cache.guarded_codes import StoredCode, load_codes, store_code
-from tofuse.cache.programs import store_decision, uncacheable_options
+from tofuse.cache.programs import Decision, store_decision, uncacheable_options
 from tofuse.capture.dynamo.guarded_code import BoundCode, guarded_code
 from tofuse.dispatch.call_kind import kind_of_call
 from tofuse.dispatch.dispatcher import MAX_TABLE_ENTRIES, Entry, Kind, never
@@ -122,7 +122,7 @@ class WarmStart:
             if not store_code(function, code, self.config):
                 return "the cache on disk cannot be written"
             if why := self.record.capture.eager_reason:
-                store_decision(code[1].identity, (True, why), self.config)
+                store_decision(code[1].identity, Decision(True, why), self.config)
         except Exception as error:  # the call itself has succeeded
             log.debug("this capture is not kept on disk: %s", error)
             return f"{error}"

@@ -9,7 +9,7 @@ from tofuse.analysis.alias import AliasAnalysis, MemRef
 from tofuse.errors import VerifyError
 from tofuse.graph_partition import Partition
 from tofuse.ir.graph import Graph, Op
-from tofuse.ir.line_reader import END, LineReader, read_lines
+from tofuse.ir.line_reader import END, LineReader, read_lines, split_block
 from tofuse.ir.parse_graph import read_graph
 from tofuse.ir.region import REQUESTED, Region, Verdict
 from tofuse.ir.rules import Reason, Rule
@@ -18,14 +18,13 @@ from tofuse.ops.check_graph import check_graph
 
 def parse_partition(text: str) -> Partition:
     """Parse the output of `show_partition`. Raises ParseError, which names the line."""
-    lines = read_lines(text)
-    size = next((k for k, line in enumerate(lines, 1) if line.closes), len(lines))
-    graph = read_graph(lines[:size])
+    lines, rest = split_block(read_lines(text))
+    graph = read_graph(lines)
     try:
         check_graph(graph)
     except VerifyError as error:
         raise lines[0].error(str(error).replace("\n", " ")) from error
-    return _Parser(graph).partition(lines[size:])
+    return _Parser(graph).partition(rest)
 
 
 class _Parser:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import PurePath
 from typing import Union
 
 from tofuse.ir.call_arguments import CallArguments, OperandRef, exact_key
@@ -82,6 +83,11 @@ class Loc:
 
     def __repr__(self) -> str:
         return f"{self.file}:{self.line}"
+
+    @property
+    def place(self) -> str:
+        """The file without its folders, and the line."""
+        return f"{PurePath(self.file).name}:{self.line}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,7 +258,7 @@ def show_op(op: Op) -> str:
     if op.loc is None:
         return text
     hint = f" ({op.loc.fusion_hint})" if op.loc.fusion_hint else ""
-    return f"{text}  # at {op.loc.file}:{op.loc.line}{hint}"
+    return f"{text}  # at {op.loc!r}{hint}"
 
 
 def show_value_type(value: Value) -> str:

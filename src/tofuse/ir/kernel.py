@@ -312,6 +312,11 @@ class Kernel:
         return self.extents[axis]
 
     @cached_property
+    def definitions(self) -> Mapping[str, Definition]:
+        """The statement that defines each value."""
+        return {s.name: s for s in self.body if not isinstance(s, Store)}
+
+    @cached_property
     def seeds(self) -> frozenset[str]:
         """The buffers that hold the seeds of random numbers."""
         return frozenset(s.seed for s in self.body if isinstance(s, Uniform))
@@ -356,13 +361,9 @@ def _union(sets: Sequence[frozenset[str]], indices: Sequence[AffineExpr]) -> fro
 
 def buffers_of(stmt: Stmt) -> tuple[str, ...]:
     """Return the buffers that a statement reads or writes."""
-    match stmt:
-        case Load() | Gather() | Store():
-            return (stmt.buffer,)
-        case Uniform():
-            return (stmt.seed,)
-        case _:
-            return ()
+    if isinstance(stmt, Uniform):
+        return (stmt.seed,)
+    return (stmt.buffer,) if isinstance(stmt, (Load, Gather, Store)) else ()
 
 
 def show_stmt(stmt: Stmt) -> str:

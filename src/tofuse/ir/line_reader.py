@@ -23,6 +23,14 @@ def read_lines(text: str) -> list[LineReader]:
     return [line for line in lines if not (line.skip("#") or line.skip(END))]
 
 
+def split_block(
+    lines: Sequence[LineReader],
+) -> tuple[Sequence[LineReader], Sequence[LineReader]]:
+    """Return the lines up to the first closing '}', and the lines after it."""
+    size = next((k for k, line in enumerate(lines, 1) if line.closes), len(lines))
+    return lines[:size], lines[size:]
+
+
 def read_block(
     lines: Sequence[LineReader], example: str
 ) -> tuple[LineReader, Sequence[LineReader]]:
@@ -60,8 +68,7 @@ class IndentedLines:
         if self.at < len(self.lines):
             return self.lines[self.at].error(message)
         last = self.lines[-1]
-        last.at = len(last.text)
-        return last.error(message)
+        return last.error(message, len(last.text))
 
 
 class LineReader:
@@ -128,6 +135,13 @@ class LineReader:
                 break
         return found
 
+    def separated(self, item: Callable[[LineReader], T], sign: str = ",") -> list[T]:
+        """Return one item, or several with a sign between them; `item` reads one."""
+        found = [item(self)]
+        while self.skip(sign):
+            found.append(item(self))
+        return found
+
     def peek(self) -> str | None:
         """Return the word that comes next, without consuming it."""
         start, word = self.at, self.match(_WORD)
@@ -155,8 +169,7 @@ class LineReader:
         """Consume a name and return its entry in `table`."""
         start, word = self.at, self.word()
         if word not in table:
-            self.at = start
-            raise self.error(f"{word} {problem}")
+            raise self.error(f"{word} {problem}", start)
         return table[word]
 
     def constant(self) -> int | float | bool | str | DType | Dim | None:
@@ -178,8 +191,7 @@ class LineReader:
         """Consume True, False, a number or a size."""
         start, value = self.at, self.constant()
         if value is None or isinstance(value, (str, DType)):
-            self.at = start
-            raise self.error(f"{value!r} is not a number")
+            raise self.error(f"{value!r} is not a number", start)
         return value
 
     def dim(self) -> Dim:
@@ -189,8 +201,7 @@ class LineReader:
             return parse_dim(word)
         dim = parse_dim(word, self.symbols)
         for s in (s for s in symbols_of(dim) if s not in self.symbols):
-            self.at = start
-            raise self.error(f"{s} is neither defined nor a size of the kernel")
+            raise self.error(f"{s} is neither defined nor a size of the kernel", start)
         return dim
 
     def dims(self, close: str) -> tuple[Dim, ...]:
@@ -227,12 +238,13 @@ class LineReader:
             return None
         return Loc(match[1], int(match[2]), fusion_hint=match[3] or "")
 
-    def error(self, message: str) -> ParseError:
-        """Return an error that names the line and the column."""
+    def error(self, message: str, at: int | None = None) -> ParseError:
+        """Return an error that names the line, and the column `at` or that of the next token."""
+        self.at = self.at if at is None else at
         self._skip_spaces()
         rest = self.text[self.at :].rstrip()
-        at = repr(rest) if rest else "the end of the line"
-        return ParseError(f"line {self.row}, column {self.at + 1}: {message} at {at}")
+        where = repr(rest) if rest else "the end of the line"
+        return ParseError(f"line {self.row}, column {self.at + 1}: {message} at {where}")
 
     def _skip_spaces(self) -> None:
         while self.text[self.at : self.at + 1] == " ":

@@ -81,16 +81,14 @@ def _operand(line: LineReader) -> CallArgument:
         value = line.constant()
         if not isinstance(value, DType):
             return value
-    line.at = start
-    raise line.error("an argument of a call expected")
+    raise line.error("an argument of a call expected", start)
 
 
 def _term(line: LineReader) -> SizeTerm:
     start, value = line.at, _operand(line)
     if isinstance(value, (bool, int, float, SymDim, SizeExpression)):
         return value
-    line.at = start
-    raise line.error("a size expected")
+    raise line.error("a size expected", start)
 
 
 _NAME = re.compile(r"[A-Za-z_]\w*=")

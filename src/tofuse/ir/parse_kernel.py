@@ -61,19 +61,11 @@ def read_kernel(lines: Sequence[LineReader]) -> Kernel:
     return Kernel(name, tuple(axes), tuple(buffers), tuple(symbols), statements)
 
 
-def split_kernel(
-    lines: Sequence[LineReader],
-) -> tuple[Sequence[LineReader], Sequence[LineReader]]:
-    """Return the lines of the kernel that comes first, and the lines after it."""
-    size = next((k for k, line in enumerate(lines, 1) if line.closes), len(lines))
-    return lines[:size], lines[size:]
-
-
 class KernelStatements:
     """The statements of a parsed kernel, found by their text in the text of its loops."""
 
     def __init__(self, kernel: Kernel, lines: Iterable[LineReader]) -> None:
-        self.definitions = {s.name: s for s in kernel.body if not isinstance(s, Store)}
+        self.definitions = kernel.definitions
         self.reductions = {n: s for n, s in self.definitions.items() if isinstance(s, Reduce)}
         self.by_text = {show_stmt(s): s for s in reversed(kernel.body)}
         symbols: dict[str, Symbol] = {s: s for s in kernel.symbols if isinstance(s, Symbol)}
@@ -87,8 +79,7 @@ class KernelStatements:
         start = line.at
         stmt = self.by_text.get(show_stmt(self.parser.statement(line)))
         if stmt is None:
-            line.at = start
-            raise line.error("the kernel has no such statement")
+            raise line.error("the kernel has no such statement", start)
         return stmt
 
     def reduction(self, line: LineReader) -> Reduce:

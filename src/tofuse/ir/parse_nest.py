@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from tofuse.errors import ParseError
 from tofuse.ir.kernel import Kernel, Load
-from tofuse.ir.line_reader import END, IndentedLines, LineReader, read_lines
+from tofuse.ir.line_reader import END, IndentedLines, LineReader, read_lines, split_block
 from tofuse.ir.nest import Accumulator, For, Nest, Node, Phase, Reload, Scratch, StmtNode
-from tofuse.ir.parse_kernel import KernelStatements, read_kernel, split_kernel
+from tofuse.ir.parse_kernel import KernelStatements, read_kernel
 from tofuse.ir.parse_schedule import read_loop, read_schedule
 from tofuse.ir.schedule import Loop
 
@@ -18,7 +18,7 @@ ENDS = ("end", "combine", "parallel", "serial")  # words after the nodes of a lo
 
 def parse_nest(text: str) -> Nest:
     """Parse the `repr` of a nest. Raises ParseError, which names the line."""
-    kernel_lines, rest = split_kernel(read_lines(text))
+    kernel_lines, rest = split_block(read_lines(text))
     kernel = read_kernel(kernel_lines)
     if not rest:
         raise ParseError("a nest is a kernel, then a line 'nest k: order i0; ...' and loops")

@@ -62,9 +62,7 @@ def _step(line: LineReader) -> Step:
         return _launch(line)
     if line.skip("release"):
         return Release(line.words())
-    results = [_tensor(line)]
-    while line.skip(","):
-        results.append(_tensor(line))
+    results = line.separated(_tensor)
     line.expect("=")
     if line.skip("call"):
         return _call(line, results)
@@ -80,9 +78,8 @@ def _step(line: LineReader) -> Step:
 
 def _launch(line: LineReader) -> Launch:
     kernel, name = line.number(), line.word()
-    tensors = [] if line.expect("(").peek() is None else [_address(line)]
-    while line.skip(","):
-        tensors.append(_address(line))
+    is_empty = line.expect("(").peek() is None
+    tensors = [] if is_empty else line.separated(_address)
     sizes: Strides = ()
     if line.skip(";"):
         sizes = line.dims(")")
@@ -103,16 +100,8 @@ def _call(line: LineReader, results: list[tuple[str, Strides | None]]) -> Call:
         raise line.error("the name of an operator expected")
     picks = line.items("]", line.number) if line.skip("[") else []
     arguments = read_arguments(line.expect("("), ")")
-    shapes = []
-    if line.skip("returns"):
-        shapes.append(line.expect("[").dims("]"))
-        while line.skip(","):
-            shapes.append(line.expect("[").dims("]"))
-    dtypes = []
-    if line.skip("as"):
-        dtypes.append(line.dtype())
-        while line.skip(","):
-            dtypes.append(line.dtype())
+    shapes = line.separated(_shape) if line.skip("returns") else []
+    dtypes = line.separated(LineReader.dtype) if line.skip("as") else []
     if results == [("_", None)]:
         results = []
     names, strides = tuple(n for n, _ in results), tuple(s for _, s in results)
@@ -149,7 +138,11 @@ def _tensor(line: LineReader) -> tuple[str, Strides | None]:
 
 def _layout(line: LineReader) -> tuple[Strides, Strides]:
     """Consume `[4,s0]{s0,1}` and return the shape and the strides."""
-    return line.expect("[").dims("]"), line.expect("{").dims("}")
+    return _shape(line), line.expect("{").dims("}")
+
+
+def _shape(line: LineReader) -> Strides:
+    return line.expect("[").dims("]")
 
 
 _ADDRESS = re.compile(r"\w+(?:\+[0-9]+)?")

@@ -33,6 +33,5 @@ def read_loop(line: LineReader) -> Loop:
     start = line.at
     axis, slash, strip = line.word(expected="an axis").partition("/")
     if bool(slash) != strip.isdecimal():
-        line.at = start
-        raise line.error("a loop such as i0 or i0/64 expected")
+        raise line.error("a loop such as i0 or i0/64 expected", start)
     return Loop(axis, int(strip or 0))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tofuse.errors import ParseError
 from tofuse.ir.kernel import Kernel, Reduce, Stmt
-from tofuse.ir.line_reader import END, IndentedLines, LineReader, read_lines
-from tofuse.ir.parse_kernel import KernelStatements, read_kernel, split_kernel
+from tofuse.ir.line_reader import END, IndentedLines, LineReader, read_lines, split_block
+from tofuse.ir.parse_kernel import KernelStatements, read_kernel
 from tofuse.ir.parse_tiling import read_tile, read_tiling, read_tiling_choice
 from tofuse.ir.tile import (
     LOOPED,
@@ -25,7 +25,7 @@ from tofuse.ir.tile import (
 
 def parse_tile(text: str) -> TileProgram:
     """Parse the `repr` of a tile program. Raises ParseError, which names the line."""
-    kernel_lines, rest = split_kernel(read_lines(text))
+    kernel_lines, rest = split_block(read_lines(text))
     kernel = read_kernel(kernel_lines)
     if not rest:
         raise ParseError("a tile program is a kernel, then lines 'launch k: grid i0/8; warps 4'")
@@ -45,7 +45,7 @@ def parse_tile(text: str) -> TileProgram:
             rest = rest[1:]
             continue
         if line.peek() == "kernel":
-            kernel_lines, rest = split_kernel(rest)
+            kernel_lines, rest = split_block(rest)
             own = read_kernel(kernel_lines)
         if not rest:
             raise line.error("the launch of this kernel expected after it")
@@ -118,8 +118,7 @@ class _Parser:
         """Consume a tile and return the tiling's."""
         start, tile = line.at, read_tile(line)
         if tile not in self.tiling.tiles:
-            line.at = start
-            raise line.error("this is no tile of the launch")
+            raise line.error("this is no tile of the launch", start)
         return self.tiling.tiles[self.tiling.tiles.index(tile)]
 
     def contraction(self, line: LineReader) -> Contraction:
@@ -147,9 +146,7 @@ class _Parser:
                 raise line.error("a tile with the role loop or split expected")
             reductions: list[Reduce] = []
             if line.skip("reduces"):
-                reductions.append(self.statements.reduction(line))
-                while line.skip(","):
-                    reductions.append(self.statements.reduction(line))
+                reductions = line.separated(self.statements.reduction)
             line.expect(":").expect(END)
             found.append(TileLoop(prologue, self.block(2), tuple(reductions)))
 

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from tofuse.ir.line_reader import END, LineReader
+from tofuse.ir.line_reader import LineReader
 from tofuse.ir.tile import Tile, Tiling, TilingChoice
 
 ROLES = ("grid", "whole", "loop", "split")
 NUMBERS = ("warps", "splits", "stages", "swizzle")  # fields of a tiling
-
-
-def parse_tiling_choice(text: str) -> TilingChoice:
-    """Parse the `repr` of a choice. Raises ParseError."""
-    line = LineReader(1, text)
-    choice = read_tiling_choice(line)
-    line.expect(END)
-    return choice
 
 
 def read_tiling_choice(line: LineReader) -> TilingChoice:
@@ -22,9 +14,7 @@ def read_tiling_choice(line: LineReader) -> TilingChoice:
     tilings: list[Tiling] = []
     separate = line.skip("separate")
     if line.peek() is not None and (not separate or line.skip("|")):
-        tilings.append(read_tiling(line))
-        while line.skip("|"):
-            tilings.append(read_tiling(line))
+        tilings = line.separated(read_tiling, "|")
     return TilingChoice(tuple(tilings), separate)
 
 
@@ -53,6 +43,5 @@ def read_tile(line: LineReader) -> Tile:
     *outer, last = line.words() or ("",)
     axis, _, block = last.rpartition("/")
     if not axis or not block.isdecimal():
-        line.at = start
-        raise line.error("axes and a block such as i0,i1/64 expected")
+        raise line.error("axes and a block such as i0,i1/64 expected", start)
     return Tile((*outer, axis), int(block), role)

@@ -68,7 +68,7 @@ def show_verdict(v: Verdict) -> str:
     """
     word = "fused" if v.fused else "not fused"
     counts = f"bytes {v.bytes_saved}; launches {v.launches_saved}; recompute {v.recompute!r}"
-    at = f" # at {v.loc.file}:{v.loc.line}" if v.loc else ""
+    at = f" # at {v.loc!r}" if v.loc else ""
     return (
         f"edge {v.producer} -> {v.consumer} {word}: {v.rule}; {counts}; us {v.predicted_us!r}{at}"
     )

@@ -44,6 +44,11 @@ class Tiling:
     stages: int = 1
     swizzle: int = 1
 
+    @property
+    def loop_tile(self) -> Tile | None:
+        """The tile that a program instance loops over."""
+        return next((t for t in self.tiles if t.role in LOOPED), None)
+
     def __repr__(self) -> str:
         parts = [*map(repr, self.tiles), f"warps {self.warps}"]
         parts += [f"splits {self.splits}"] if self.splits > 1 else []
@@ -152,7 +157,7 @@ class RowAlignment:
 
 @dataclass(frozen=True, eq=False)
 class TileLoop:
-    """Statements before a loop over `loop_tile`, its body, and the reductions it computes."""
+    """Statements before a loop over the looped tile, its body, and the reductions it computes."""
 
     prologue: tuple[Stmt, ...]
     body: tuple[Stmt, ...] = ()
@@ -182,10 +187,11 @@ class TileNest:
                 count *= -(-evaluate(self.extent(t), sizes) // t.block)
         return count
 
-    @property
-    def loop_tile(self) -> Tile | None:
-        """The tile that the loops of `loops` run over."""
-        return next((t for t in self.tiling.tiles if t.role in LOOPED), None)
+
+def stream_symbols(kernel: Kernel) -> frozenset[str]:
+    """Return the size symbols that choose streams of random numbers."""
+    streams = (s.stream for s in kernel.body if isinstance(s, Uniform))
+    return frozenset(symbol for stream in streams for symbol in symbols_of(stream))
 
 
 def _instance_count(nest: TileNest) -> int | InstanceCount:
@@ -251,8 +257,6 @@ class TileProgram:
     @property
     def call(self) -> GpuCall:
         kernel = self.kernel
-        streams = {s.stream for s in kernel.body if isinstance(s, Uniform)}
-        in_streams = {symbol for stream in streams for symbol in symbols_of(stream)}
         return GpuCall(
             kernel.name,
             (*(b.name for b in kernel.buffers), *kernel.symbols),
@@ -260,7 +264,7 @@ class TileProgram:
             kernel.buffers,
             kernel.seeds,
             self.workspaces,
-            frozenset(kernel.symbols) - in_streams,
+            frozenset(kernel.symbols) - stream_symbols(kernel),
             tuple(map(_instance_count, self.nests)),
         )
 
@@ -295,7 +299,7 @@ def _show_nest(nest: TileNest) -> list[str]:
         is_last = k == len(nest.loops) and (k == 1 or loop.prologue)
         if loop.body or not is_last:  # the line separates this loop from the next one
             reduces = f" reduces {','.join(r.name for r in loop.reductions)}"
-            lines.append(f"  for {nest.loop_tile!r}{reduces if loop.reductions else ''}:")
+            lines.append(f"  for {nest.tiling.loop_tile!r}{reduces if loop.reductions else ''}:")
             lines += [f"    {show_stmt(s)}" for s in loop.body]
     for name, p in nest.partials.items():
         best = "" if p.best is None else f" best {p.best}"

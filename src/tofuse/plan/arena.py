@@ -10,11 +10,7 @@ from tofuse.cost.machine import CACHE_LINE
 from tofuse.ir.dims import product
 from tofuse.ir.plan import Address, Allocate, Arena, Launch, Plan, Release, Step
 from tofuse.ir.types import DType
-from tofuse.ir.verify_plan import (
-    ARENA,
-    defines,
-    reads,
-)
+from tofuse.ir.verify_plan import ARENA, defines, reads
 
 
 @dataclass(frozen=True)

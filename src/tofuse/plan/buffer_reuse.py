@@ -9,10 +9,10 @@ from tofuse.analysis.alias import updates_operand
 from tofuse.analysis.plan_liveness import last_uses, owners_of
 from tofuse.ir.call_arguments import CallArguments, TensorRef
 from tofuse.ir.dims import Dim, product
+from tofuse.ir.launch_facts import AliasPairs
 from tofuse.ir.plan import Address, Allocate, Call, Launch, Plan, Step, View
 from tofuse.ir.verify_plan import reads
 from tofuse.plan.build_steps import COPY
-from tofuse.plan.kernel_binding import AliasPairs
 
 
 def reuse_buffers(

@@ -8,16 +8,7 @@ from dataclasses import dataclass, field, replace
 from tofuse.analysis.plan_liveness import owned_address, owners_of
 from tofuse.cost.thresholds import TOLERATED_EXCESS
 from tofuse.ir.dims import product, size_hint
-from tofuse.ir.plan import (
-    Address,
-    Allocate,
-    Launch,
-    Plan,
-    Release,
-    Step,
-    View,
-    launches_by_group,
-)
+from tofuse.ir.plan import Address, Allocate, Launch, Plan, Release, Step, View, launches_by_group
 from tofuse.plan.kernel_binding import KernelBinding
 
 ALIGNED_SIZE = 16  # elements
@@ -102,7 +93,7 @@ class _Grouping:
 
     def _launch(self, step: Launch) -> None:
         """Put a launch into the first level after those it depends on."""
-        write_mask = self.bindings[step.kernel].write_mask
+        write_mask = self.bindings[step.kernel].facts.write_mask
         if write_mask is None:
             self._end_segment()
             self.steps.append(step)
@@ -146,14 +137,14 @@ class _Grouping:
         """Return the launches of a level that are one launch each."""
         found: dict[Hashable, list[Launch]] = {}
         for x in launches:
-            binding = self.bindings[x.kernel]
-            sizes = (x.sizes[k] for k in binding.aligned_sizes)
+            facts = self.bindings[x.kernel].facts
+            sizes = (x.sizes[k] for k in facts.aligned_sizes)
             aligned = tuple(isinstance(n, int) and n % ALIGNED_SIZE == 0 for n in sizes)
-            key = None if binding.group_limit is None else (x.kernel, aligned)
+            key = None if facts.group_limit is None else (x.kernel, aligned)
             found.setdefault(key, []).append(x)
         groups = []
         for members in found.values():
-            most = self.bindings[members[0].kernel].group_limit or len(members)
+            most = self.bindings[members[0].kernel].facts.group_limit or len(members)
             groups += [members[k : k + most] for k in range(0, len(members), most)]
         return groups
 

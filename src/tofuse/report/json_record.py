@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Union
 
-from tofuse.ir.graph import Loc
 from tofuse.ir.region import Verdict
 from tofuse.report.advice import ADVICE
 from tofuse.report.collective_report import Collective
@@ -59,7 +58,7 @@ def _region(region: RegionReport) -> Record:
         "bytes": region.nbytes,
         "predicted_us": region.predicted_us,
         "measured_us": region.measured_us,
-        "lines": [_line(loc) for loc in region.locs],
+        "lines": list(map(repr, region.locs)),
     }
 
 
@@ -72,7 +71,7 @@ def _collective(collective: Collective) -> Record:
         "result_bytes": collective.result_bytes,
         "overlapped": [region.name for region in collective.overlapped],
         "overlapped_us": collective.overlapped_us,
-        "line": None if collective.loc is None else _line(collective.loc),
+        "line": None if collective.loc is None else repr(collective.loc),
     }
 
 
@@ -86,9 +85,5 @@ def _verdict(verdict: Verdict) -> Record:
         "title": advice.title,
         "to_do": "" if verdict.fused else advice.todo,
         "bytes_saved": verdict.bytes_saved,
-        "line": None if verdict.loc is None else _line(verdict.loc),
+        "line": None if verdict.loc is None else repr(verdict.loc),
     }
-
-
-def _line(loc: Loc) -> str:
-    return f"{loc.file}:{loc.line}"

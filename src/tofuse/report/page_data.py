@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import PurePath
 
 from tofuse.cost.memory_traffic import op_bytes
 from tofuse.ir.dims import size_hint
@@ -19,13 +18,7 @@ from tofuse.report.comparison import comparisons
 from tofuse.report.diagram import Item, Point, Port, draw_diagram, op_shape
 from tofuse.report.json_record import Record
 from tofuse.report.model import Report
-from tofuse.report.program_view import (
-    Edge,
-    ProgramView,
-    op_work,
-    short_name,
-    source_line,
-)
+from tofuse.report.program_view import Edge, ProgramView, op_work, short_name, source_line
 from tofuse.report.region_report import RegionReport, op_name
 
 
@@ -213,5 +206,4 @@ def _advice(advice: Advice) -> Record:
 
 
 def _line(loc: Loc) -> Record:
-    place = f"{PurePath(loc.file).name}:{loc.line}"
-    return {"place": place, "file": f"{loc.file}:{loc.line}", "code": source_line(loc)}
+    return {"place": loc.place, "file": repr(loc), "code": source_line(loc)}

@@ -187,17 +187,14 @@ def _collectives(g: GraphReport) -> Iterator[RenderableType]:
     for c in collectives[:MAX_LAUNCH_ROWS]:
         overlapped = plural(len(c.overlapped), "launch") if c.overlapped else "nothing"
         cells = [c.name, c.group, show_bytes(c.operand_bytes), show_bytes(c.result_bytes)]
-        cells += [overlapped, show_us(c.overlapped_us) if c.overlapped else "", _place_name(c.loc)]
+        cells += [overlapped, show_us(c.overlapped_us) if c.overlapped else ""]
+        cells += ["" if c.loc is None else c.loc.place]
         table.add_row(*map(Text, cells))
     total = show_bytes(sum(c.operand_bytes for c in collectives))
     yield Padding(Text(f"{plural(len(collectives), 'collective')} of {total}"), INDENT[2])
     yield Padding(table, INDENT[4])
     if len(collectives) > MAX_LAUNCH_ROWS:
         yield Padding(Text(f"and {len(collectives) - MAX_LAUNCH_ROWS} more", "dim"), INDENT[4])
-
-
-def _place_name(loc: Loc | None) -> str:
-    return "" if loc is None else f"{PurePath(loc.file).name}:{loc.line}"
 
 
 def _show_locs(r: RegionReport) -> str:
@@ -244,7 +241,7 @@ def _not_fused(program: ProgramView) -> Iterator[RenderableType]:
 
 
 def _place(loc: Loc | None) -> str:
-    return "" if loc is None else f"{_place_name(loc)}  {source_line(loc)}"
+    return "" if loc is None else f"{loc.place}  {source_line(loc)}"
 
 
 def _table(*columns: str) -> Table:

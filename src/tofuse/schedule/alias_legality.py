@@ -187,7 +187,7 @@ class _TileAccess:
 
 def _tile_accesses(number: int, nest: TileNest) -> Iterator[_TileAccess]:
     axes = frozenset(a.name for a in nest.kernel.axes)
-    definitions = {s.name: s for s in nest.kernel.body if not isinstance(s, Store)}
+    definitions = nest.kernel.definitions
     for k, loop in enumerate(nest.loops):
         for in_body, statements in ((False, loop.prologue), (True, loop.body)):
             for n, s in enumerate(statements):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.interpreted import needs_triton
+from tests.support.tilings import parse_tiling_choice
 from tofuse.backends.cpu.llvm.load import host_target
 from tofuse.backends.cuda.cost.gpu_machine import gpu_machine
 from tofuse.backends.cuda.prune_tilings import prune_tilings
@@ -17,7 +18,6 @@ from tofuse.driver.codegen import generate_kernels
 from tofuse.driver.pipeline import codegen_context, cost_oracle, fuse
 from tofuse.errors import CompileError
 from tofuse.ir.parse_graph import parse_graph
-from tofuse.ir.parse_tiling import parse_tiling_choice
 from tofuse.ir.tile import TileProgram
 
 pytestmark = needs_triton

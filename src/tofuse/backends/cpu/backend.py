@@ -16,19 +16,17 @@ from tofuse.backends.cpu.runtime.launch import Launcher
 from tofuse.backends.cpu.schedule.build_nest import build_nest
 from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
 from tofuse.backends.cpu.schedule.schedule_variants import schedule_variants
+from tofuse.backends.launcher import KernelLauncher, TimedCall
 from tofuse.backends.target import (
     ChosenSchedule,
     EmittedKernel,
     GroupedCalls,
     KernelCall,
-    KernelLauncher,
     KernelRequest,
-    LaunchFacts,
     LaunchGroup,
     Linking,
     LoadedProduct,
     Recorder,
-    TimedCall,
 )
 from tofuse.cost.bandwidth import traffic_us
 from tofuse.cost.kernel_cost import Evaluation
@@ -46,6 +44,7 @@ from tofuse.ir.dims import Dim, size_hint, symbol
 from tofuse.ir.executor import KERNELS
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.launch_facts import LaunchFacts
 from tofuse.ir.nest import Nest
 from tofuse.ir.plan import Plan
 from tofuse.ir.region import Region

@@ -26,12 +26,13 @@ from tofuse.backends.cpu.llvm.matmul.pack import (
     pack_transposed,
 )
 from tofuse.backends.cpu.runtime.gemm_launch import GemmCode, GemmLauncher
-from tofuse.backends.target import AliasPairs, Linking, LoadedProduct
+from tofuse.backends.target import Linking, LoadedProduct
 from tofuse.cost.machine import Machine
 from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_COLUMNS, PANEL_DEPTH, PANEL_OVERHEAD
 from tofuse.disk_store import Store
 from tofuse.ir.dims import Dim, size_hint, symbol
 from tofuse.ir.graph import Value
+from tofuse.ir.launch_facts import AliasPairs
 from tofuse.ir.region import Region
 from tofuse.ir.schedule import Target
 

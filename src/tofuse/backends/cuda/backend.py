@@ -15,7 +15,7 @@ from tofuse.backends.cuda.cost.call_costs import CALL_COSTS
 from tofuse.backends.cuda.cost.gpu_machine import GpuMachine, gpu_machine
 from tofuse.backends.cuda.cost.tile_cost import gpu_cost, tile_program_us
 from tofuse.backends.cuda.load_group import load_groups
-from tofuse.backends.cuda.load_tiles import compile_programs, group_limit, triton_module
+from tofuse.backends.cuda.load_tiles import compile_programs, group_limit, tiles_of, triton_module
 from tofuse.backends.cuda.prune_tilings import prune_tilings
 from tofuse.backends.cuda.record_graph import graph_replay, recordable_device
 from tofuse.backends.cuda.runtime.cuda import CudaLauncher, capability, device_index, device_name
@@ -26,19 +26,17 @@ from tofuse.backends.cuda.schedule.split_launches import separate_scalar_updates
 from tofuse.backends.cuda.schedule.tiling_variants import tiling_variants
 from tofuse.backends.cuda.triton.emit import emit
 from tofuse.backends.cuda.triton.load import triton_version
+from tofuse.backends.launcher import KernelLauncher, TimedCall
 from tofuse.backends.target import (
     ChosenSchedule,
     EmittedKernel,
     GroupedCalls,
     KernelCall,
-    KernelLauncher,
     KernelRequest,
-    LaunchFacts,
     LaunchGroup,
     Linking,
     LoadedProduct,
     Recorder,
-    TimedCall,
 )
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
@@ -49,6 +47,7 @@ from tofuse.ir.dims import Dim, size_hint, symbol
 from tofuse.ir.executor import TRITON
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.launch_facts import LaunchFacts
 from tofuse.ir.plan import Plan
 from tofuse.ir.region import Region
 from tofuse.ir.rules import Reason, Rule
@@ -151,7 +150,7 @@ class CudaBackend:
             return e.reason
 
     def emit(self, scheduled: ScheduledKernel, exact: bool) -> str:
-        return emit(_tiles(scheduled), exact=exact)
+        return emit(tiles_of(scheduled), exact=exact)
 
     def load(
         self, emitted: Sequence[EmittedKernel], linking: Linking
@@ -160,7 +159,7 @@ class CudaBackend:
         loaded: dict[TileProgram, CudaLauncher | CompileError] = {}
         for x in emitted:
             # a text does not say all: sizes without a mask, types of pointers, warps
-            tiles = _tiles(x.scheduled)
+            tiles = tiles_of(x.scheduled)
             if tiles in loaded:
                 continue
             try:
@@ -170,10 +169,10 @@ class CudaBackend:
                 loaded[tiles] = CudaLauncher(tiles.call, parameters, module.binary, device)
             except CompileError as e:
                 loaded[tiles] = e
-        return [loaded[_tiles(x.scheduled)] for x in emitted]
+        return [loaded[tiles_of(x.scheduled)] for x in emitted]
 
     def launch_facts(self, call: KernelCall) -> LaunchFacts:
-        tiles = _tiles(call.scheduled)
+        tiles = tiles_of(call.scheduled)
         limit = group_limit(tiles)
         alone = limit < 2 or not all(isinstance(n, int) for n in call.sizes)
         written = (
@@ -201,7 +200,7 @@ class CudaBackend:
     def predicted_us(self, call: KernelCall, nbytes: Dim, machine: Machine) -> float:
         """Return the predicted time; of a kernel for several sizes, from the bytes alone."""
         if call.sizes == tuple(map(symbol, call.scheduled.kernel.symbols)):
-            return tile_program_us(_tiles(call.scheduled), self.machine)
+            return tile_program_us(tiles_of(call.scheduled), self.machine)
         return self.machine.launch_us + size_hint(nbytes) / self.machine.memory_rate / 1e3
 
     def timing_obstacle(self) -> str | None:
@@ -211,7 +210,7 @@ class CudaBackend:
         return repr(self.target), device_name(self.device), triton_version(), torch.__version__
 
     def variants(self, scheduled: ScheduledKernel, machine: Machine) -> list[ChosenSchedule]:
-        return [p.choice for p in tiling_variants(_tiles(scheduled), self.target)]
+        return [p.choice for p in tiling_variants(tiles_of(scheduled), self.target)]
 
     def prune(
         self, default: EmittedKernel, variants: Sequence[EmittedKernel], threads: int
@@ -254,8 +253,3 @@ def _size_bounds(merged: Sequence[tuple[Kernel, tuple[Dim, ...]]]) -> dict[Kerne
             if isinstance(size, int):
                 bounds[name] = max(size, bounds.get(name, 0))
     return found
-
-
-def _tiles(scheduled: ScheduledKernel) -> TileProgram:
-    assert isinstance(scheduled, TileProgram)
-    return scheduled

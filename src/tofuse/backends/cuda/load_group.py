@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tofuse.backends.cuda.load_tiles import tiles_of
 from tofuse.backends.cuda.runtime.cuda import CudaLauncher, capability, device_index
 from tofuse.backends.cuda.triton.emit import emit_group, launch_parameters
 from tofuse.backends.cuda.triton.group import group_parameters
 from tofuse.backends.cuda.triton.load import LaunchSpec, TritonModule
-from tofuse.backends.target import GroupedCalls, KernelLauncher, LaunchGroup
+from tofuse.backends.launcher import KernelLauncher
+from tofuse.backends.target import GroupedCalls, LaunchGroup
 from tofuse.backends.thread_map import thread_map
 from tofuse.errors import CompileError
-from tofuse.ir.tile import TileGroup, TileProgram
+from tofuse.ir.tile import TileGroup
 
 
 def load_groups(
@@ -29,9 +31,7 @@ def load_groups(
 
 
 def _group(calls: GroupedCalls, device: str, exact: bool) -> _Group:
-    program = calls.scheduled
-    assert isinstance(program, TileProgram)
-    return _Group(TileGroup(program, calls.sizes), calls.launcher, device, exact)
+    return _Group(TileGroup(tiles_of(calls.scheduled), calls.sizes), calls.launcher, device, exact)
 
 
 @dataclass(eq=False)

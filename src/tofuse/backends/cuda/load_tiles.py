@@ -12,11 +12,18 @@ from tofuse.backends.target import EmittedKernel
 from tofuse.backends.thread_map import thread_map
 from tofuse.cost.thresholds import MAX_GROUPED_CALLS
 from tofuse.errors import CompileError
+from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ir.tile import TileProgram
 
 # of 8 bytes, in CUDA 12.1 or newer from capability 7.0 on: CUDA C++ Programming Guide, "__global__
 # Function Parameters"; Triton adds two
 MAX_PARAMETERS = 32764 // 8 - 2
+
+
+def tiles_of(scheduled: ScheduledKernel) -> TileProgram:
+    """Return a scheduled kernel of a GPU."""
+    assert isinstance(scheduled, TileProgram)
+    return scheduled
 
 
 def compile_programs(
@@ -29,8 +36,7 @@ def compile_programs(
     modules: dict[TileProgram, TritonModule] = {}
     tasks: list[tuple[TritonModule, int, tuple[bool, ...]]] = []
     for x in emitted:
-        program = x.scheduled
-        assert isinstance(program, TileProgram)
+        program = tiles_of(x.scheduled)
         if program in modules:
             continue
         with suppress(CompileError):
@@ -56,8 +62,7 @@ def aligned_launches(
 
 def triton_module(emitted: EmittedKernel, capability: int) -> TritonModule:
     """Return the module of a program's text; raise CompileError."""
-    program = emitted.scheduled
-    assert isinstance(program, TileProgram)
+    program = tiles_of(emitted.scheduled)
     specs = [
         LaunchSpec(tuple(launch_parameters(nest)), nest.tiling.warps) for nest in program.nests
     ]

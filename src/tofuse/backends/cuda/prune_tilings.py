@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from tofuse.backends.cuda.cost.gpu_machine import GpuMachine
-from tofuse.backends.cuda.load_tiles import aligned_launches, compile_programs
+from tofuse.backends.cuda.load_tiles import aligned_launches, compile_programs, tiles_of
 from tofuse.backends.cuda.triton.load import TritonModule
 from tofuse.backends.target import EmittedKernel
 from tofuse.cost.thresholds import MIN_TUNED_WARPS
 from tofuse.errors import CompileError
-from tofuse.ir.tile import TileProgram
 
 
 def prune_tilings(
@@ -24,22 +23,17 @@ def prune_tilings(
     more.
     """
     modules = compile_programs([default, *variants], gpu.capability, threads)
-    limit = _usage(default, modules.get(_program(default)), gpu)
+    limit = _usage(default, modules.get(tiles_of(default.scheduled)), gpu)
     if limit is None:
         return []
     kept = []
     for variant in variants:
-        used = _usage(variant, modules.get(_program(variant)), gpu)
+        used = _usage(variant, modules.get(tiles_of(variant.scheduled)), gpu)
         if used is None or used[0] > limit[0]:
             continue
         if used[1] >= min(MIN_TUNED_WARPS, limit[1]):
             kept.append(variant)
     return kept
-
-
-def _program(x: EmittedKernel) -> TileProgram:
-    assert isinstance(x.scheduled, TileProgram)
-    return x.scheduled
 
 
 def _usage(
@@ -53,7 +47,7 @@ def _usage(
     if module is None:
         return None
     stack, least = 0, MIN_TUNED_WARPS
-    program = _program(x)
+    program = tiles_of(x.scheduled)
     for (k, aligned), nest in zip(aligned_launches(module, program), program.nests, strict=True):
         try:
             binary = module.binary(k, aligned)

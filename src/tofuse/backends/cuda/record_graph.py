@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tofuse.backends.cuda.runtime.cuda import device_index
 from tofuse.backends.cuda.runtime.graph_replay import GraphReplay, GraphSeeds
-from tofuse.backends.target import LoadProgram, Program
+from tofuse.backends.launcher import Program
+from tofuse.backends.target import LoadProgram
 from tofuse.cost.thresholds import MIN_RECORDED_LAUNCHES
 from tofuse.ir.graph import Graph
 from tofuse.ir.plan import Call, Launch, Plan

@@ -10,10 +10,10 @@ from tests.backends.cuda.triton.interpreted import sizes_and_buffers
 from tests.support.cases import Case, read_cases
 from tests.support.kernels import kernel, run_interpreter
 from tests.support.tile_runner import run_tiles
+from tests.support.tilings import parse_tiling_choice
 from tofuse.backends.cuda.schedule.build_tiles import build_tiles
 from tofuse.backends.cuda.schedule.tiling_variants import tiling_variants
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.parse_tiling import parse_tiling_choice
 from tofuse.ir.tile import GpuTarget, TileProgram
 from tofuse.schedule.schedule_legality import Unschedulable
 

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.support.kernels import kernel
+from tests.support.tilings import parse_tiling_choice
 from tofuse.backends.cuda.schedule.build_tiles import build_tiles
-from tofuse.ir.parse_tiling import parse_tiling_choice
 from tofuse.ir.tile import GpuTarget
 from tofuse.schedule.schedule_legality import Unschedulable
 

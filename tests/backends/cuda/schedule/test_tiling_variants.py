@@ -7,9 +7,9 @@ import pytest
 from tests.support.cases import Case, accept, read_cases
 from tests.support.interpreted import needs_triton, run_interpreted
 from tests.support.kernels import kernel
+from tests.support.tilings import parse_tiling_choice
 from tofuse.backends.cuda.schedule.build_tiles import build_tiles
 from tofuse.backends.cuda.schedule.tiling_variants import tiling_variants
-from tofuse.ir.parse_tiling import parse_tiling_choice
 from tofuse.ir.tile import GpuTarget
 
 CASES = read_cases(Path(__file__).parent / "tiling_variants.txt")

@@ -4,18 +4,14 @@ import importlib.util
 
 import pytest
 
+from suites.gpu.machine_code import MachineCode, parse_disassembly, read_machine_code
 from tests.support.kernels import kernel
+from tests.support.tilings import parse_tiling_choice
 from tofuse.backends.cuda.schedule.build_tiles import build_tiles
-from tofuse.backends.cuda.triton.cubin import (
-    MachineCode,
-    parse_disassembly,
-    read_machine_code,
-    read_register_usage,
-)
+from tofuse.backends.cuda.triton.cubin import read_register_usage
 from tofuse.backends.cuda.triton.emit import emit, launch_parameters
 from tofuse.backends.cuda.triton.load import LaunchSpec, TritonModule
 from tofuse.errors import CompileError
-from tofuse.ir.parse_tiling import parse_tiling_choice
 from tofuse.ir.tile import GpuTarget
 
 has_triton = pytest.mark.skipif(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tofuse.ir.tile import SHARED_KILOBYTES
+from tofuse.ir.tile import SHARED_KILOBYTES, GpuTarget
 
 REGISTERS = 65536  # of a multiprocessor, of all these cards
 REGISTER_UNIT = 256  # registers of a warp are allocated in multiples of this
@@ -32,11 +32,23 @@ class GpuMachine:
     ghz: float  # the clock under load
     memory_rate: float
     l2_bytes: int
-    shared_bytes: int  # of a multiprocessor
-    max_warps: int  # of a multiprocessor
-    float_lanes: int  # float32 operations a clock of a multiprocessor
     half_flops: float  # of matrix instructions on bfloat16 and float16, dense
     launch_us: float = 2.0  # from one kernel to the next of a graph: "GPU kernels"
+
+    @property
+    def shared_bytes(self) -> int:
+        """The shared memory of a multiprocessor."""
+        return GpuTarget(self.multiprocessors, self.capability).shared_bytes
+
+    @property
+    def max_warps(self) -> int:
+        """The most warps of a multiprocessor."""
+        return 64 if self.capability in SHARED_KILOBYTES else 48
+
+    @property
+    def float_lanes(self) -> int:
+        """Float32 operations a clock of a multiprocessor."""
+        return 64 if self.capability <= 80 else 128
 
     @property
     def issue_rate(self) -> float:
@@ -82,19 +94,9 @@ def _gpu(
     l2_megabytes: int,
     half_teraflops: float,
 ) -> GpuMachine:
-    large = capability in (80, 90, 100)
-    return GpuMachine(
-        name,
-        capability,
-        multiprocessors,
-        ghz,
-        data_sheet_rate * COPY_SHARE,
-        l2_megabytes << 20,
-        1024 * SHARED_KILOBYTES.get(capability, 100),
-        64 if large else 48,
-        64 if capability == 80 else 128,
-        1000.0 * half_teraflops,
-    )
+    memory_rate, l2_bytes = data_sheet_rate * COPY_SHARE, l2_megabytes << 20
+    half_flops = 1000.0 * half_teraflops
+    return GpuMachine(name, capability, multiprocessors, ghz, memory_rate, l2_bytes, half_flops)
 
 
 GPUS = (
@@ -122,13 +124,7 @@ def gpu_machine(name: str, capability: int, multiprocessors: int) -> GpuMachine:
     # capability 12.0 is that of cards like those of 8.9
     like = 89 if capability >= 120 else capability
     closest = _scaled(min(GPUS, key=lambda g: abs(g.capability - like)), multiprocessors)
-    return replace(
-        closest,
-        name=name,
-        capability=capability,
-        shared_bytes=1024 * SHARED_KILOBYTES.get(capability, 100),
-        max_warps=64 if capability in SHARED_KILOBYTES else 48,
-    )
+    return replace(closest, name=name, capability=capability)
 
 
 def _scaled(gpu: GpuMachine, multiprocessors: int) -> GpuMachine:

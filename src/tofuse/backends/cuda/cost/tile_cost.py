@@ -18,16 +18,7 @@ from tofuse.cost.kernel_cost import Cost
 from tofuse.cost.thresholds import ACCESS_BYTES
 from tofuse.cost.work import OP_CLASSES
 from tofuse.ir.dims import size_hint
-from tofuse.ir.kernel import (
-    Compute,
-    Gather,
-    Load,
-    Reduce,
-    Stmt,
-    Store,
-    Uniform,
-    iteration_axes,
-)
+from tofuse.ir.kernel import Compute, Gather, Load, Reduce, Stmt, Store, Uniform, iteration_axes
 from tofuse.ir.tile import Contraction, Tile, TileLoop, TileNest, TileProgram, draws_halves
 from tofuse.ir.types import DType
 
@@ -182,7 +173,7 @@ class _Launch:
     # -- arithmetic ------------------------------------------------------------------------------
 
     def _add_loop(self, loop: TileLoop, number: int) -> None:
-        tile, stages = self.nest.loop_tile, self.nest.tiling.stages
+        tile, stages = self.nest.tiling.loop_tile, self.nest.tiling.stages
         steps = 1.0
         if tile is not None and loop.body:
             share = self.nest.tiling.splits if tile.role == "split" else 1
@@ -232,8 +223,6 @@ class _Launch:
                 if draws_halves(widest_element(self.nest.kernel)):
                     return BOOLEAN_INSTRUCTIONS
                 return BOOLEAN_INSTRUCTIONS_IN_FOURS
-            case Reduce():
-                return 1.0
             case _:
                 return 1.0
 
@@ -304,7 +293,7 @@ class _Launch:
             for s in (*loop.prologue, *loop.body):
                 if isinstance(s, (Load, Store, Gather)):
                     yield s, s in loaded
-            loaded.update(s for s in (*loop.prologue, *loop.body))
+            loaded.update(loop.prologue, loop.body)
 
     def _gathered_bytes(self, s: Gather) -> float:
         """Return the bytes of the sectors of a gather, whose elements are apart or in rows."""
@@ -344,15 +333,14 @@ class _Launch:
 
     def _shared_bytes(self) -> int:
         """Return the shared memory of what loops load ahead."""
-        tiling, tile = self.nest.tiling, self.nest.loop_tile
+        tiling, tile = self.nest.tiling, self.nest.tiling.loop_tile
         if tile is None or tiling.stages < 2:
             return 0
         loads = {
             (s.buffer, s.index) for lp in self.nest.loops for s in lp.body if isinstance(s, Load)
         }
-        blocks = {t: t.block for t in tiling.tiles}
         total = 0
         for buffer, index in loads:
-            used = [t for t in blocks if not set(index.axes).isdisjoint(t.axes)]
-            total += math.prod(blocks[t] for t in used) * self._itemsizes[buffer]
+            used = (t for t in tiling.tiles if not set(index.axes).isdisjoint(t.axes))
+            total += math.prod(t.block for t in used) * self._itemsizes[buffer]
         return (tiling.stages - 1) * total if not self.nest.contractions else tiling.stages * total

@@ -17,7 +17,7 @@ from tofuse.ir.kernel import (
     iteration_axes,
     make_affine,
 )
-from tofuse.ir.tile import LOOPED, RowAlignment, Tile, TileLoop, Tiling
+from tofuse.ir.tile import RowAlignment, Tile, TileLoop, Tiling
 
 
 def align_rows(kernel: Kernel, tiling: Tiling, loops: Sequence[TileLoop]) -> RowAlignment | None:
@@ -120,7 +120,7 @@ def _is_known_where_used(
     kernel: Kernel, tile: Tile, start: AffineExpr, tiling: Tiling, loops: Sequence[TileLoop]
 ) -> bool:
     """Return whether no statement along rows is outside of the loop that the rows' start is in."""
-    looped = next((t for t in tiling.tiles if t.role in LOOPED), None)
+    looped = tiling.loop_tile
     if looped is None or looped is tile or set(looped.axes).isdisjoint(start.axes):
         return True
     _, stmt_axes = iteration_axes(kernel)

@@ -22,14 +22,12 @@ from tofuse.backends.cuda.schedule.split_launches import (
 from tofuse.backends.cuda.schedule.tiling_legality import check_tiling
 from tofuse.cost.thresholds import MAX_LAUNCHES
 from tofuse.ir.dims import static_or
-from tofuse.ir.kernel import Kernel, Reduce, Stmt, Store, iteration_axes
+from tofuse.ir.kernel import Kernel, Reduce, Stmt, iteration_axes
 from tofuse.ir.rules import Rule
 from tofuse.ir.tile import (
-    LOOPED,
     Contraction,
     GpuTarget,
     Partial,
-    Tile,
     TileLoop,
     TileNest,
     TileProgram,
@@ -124,7 +122,7 @@ def _tile_nest(
     contractions: tuple[Contraction, ...],
 ) -> TileNest:
     """Return a launch, with its loops, and rows divided where that makes accesses wide."""
-    loops = _tile_loops(kernel, tiling.tiles)
+    loops = _tile_loops(kernel, tiling)
     alignment = None if contractions else align_rows(kernel, tiling, loops)
     nest = TileNest(kernel, tiling, loops, partials, bounds, contractions, alignment)
     for tile in (t for t in tiling.tiles if t.role == "whole"):
@@ -143,17 +141,16 @@ def _restrict_tiling(whole: Kernel, part: Kernel, tiling: Tiling) -> tuple[Kerne
     return replace(part, axes=axes), replace(tiling, tiles=tiles)
 
 
-def _tile_loops(kernel: Kernel, tiles: tuple[Tile, ...]) -> tuple[TileLoop, ...]:
+def _tile_loops(kernel: Kernel, tiling: Tiling) -> tuple[TileLoop, ...]:
     """Return one loop over the looped tile for each step in the chain of dependent reductions."""
     _, stmt_axes = iteration_axes(kernel)
-    looped = next((t for t in tiles if t.role in LOOPED), None)
+    looped, by_name = tiling.loop_tile, kernel.definitions
     axes = frozenset(looped.axes) if looped is not None else frozenset[str]()
-    by_name: dict[str, Stmt] = {s.name: s for s in kernel.body if not isinstance(s, Store)}
     loop_of: dict[Stmt, int] = {}
     for s in kernel.body:
         operands = [by_name[u] for u in s.uses]
         loop_of[s] = max((loop_of[d] + reduces_over(d, axes) for d in operands), default=0)
-    sunk = sink_parameters(kernel, tuple(axes), tiles)
+    sunk = sink_parameters(kernel, tuple(axes), tiling.tiles)
     inside = {s for s in kernel.body if stmt_axes[s] & axes or s in sunk}
     loops = []
     for k in range(max(loop_of.values(), default=0) + 1):

@@ -49,7 +49,7 @@ def find_contractions(kernel: Kernel) -> tuple[Contraction, ...]:
     Smaller products than a matrix instruction's are ordinary sums.
     """
     value_axes, _ = iteration_axes(kernel)
-    definitions = {s.name: s for s in kernel.body if not isinstance(s, Store)}
+    definitions = kernel.definitions
     readers: dict[str, int] = {}
     for name in (u for s in kernel.body for u in s.uses):
         readers[name] = readers.get(name, 0) + 1
@@ -164,18 +164,15 @@ def _block_sides(
     """Return the rows and columns of a block: as many as registers hold, but one per processor."""
     block_rows = max(INSTRUCTION_TILE, min(CONTRACTION_TILE, next_power_of_2(rows)))
     block_columns = max(INSTRUCTION_TILE, min(CONTRACTION_TILE, next_power_of_2(columns)))
-    while products * block_rows * block_columns > CONTRACTION_TILE**2:
-        if block_columns >= block_rows:
-            block_columns //= 2
-        else:
-            block_rows //= 2
 
-    def programs() -> int:
-        return batch * -(-rows // block_rows) * -(-columns // block_columns)
+    def is_too_large() -> bool:
+        if products * block_rows * block_columns > CONTRACTION_TILE**2:
+            return True
+        programs = batch * -(-rows // block_rows) * -(-columns // block_columns)
+        has_idle = programs < target.multiprocessors
+        return has_idle and max(block_rows, block_columns) > MIN_CONTRACTION_TILE
 
-    while programs() < target.multiprocessors:
-        if max(block_rows, block_columns) <= MIN_CONTRACTION_TILE:
-            break
+    while is_too_large():
         if block_columns >= block_rows:
             block_columns //= 2
         else:

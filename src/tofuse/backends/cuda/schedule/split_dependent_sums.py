@@ -16,14 +16,10 @@ from tofuse.backends.cuda.schedule.split_launches import (
     combine_and_use,
     extract_kernel,
     independent_statements,
+    row_major,
     workspace_buffers,
 )
-from tofuse.cost.thresholds import (
-    LOOP_BLOCK,
-    MAX_CHUNK_ROWS,
-    MIN_CHUNK,
-    WARPS_PER_SM,
-)
+from tofuse.cost.thresholds import LOOP_BLOCK, MAX_CHUNK_ROWS, MIN_CHUNK, WARPS_PER_SM
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.kernel import (
     AffineExpr,
@@ -37,7 +33,7 @@ from tofuse.ir.kernel import (
     Store,
     make_affine,
 )
-from tofuse.ir.tile import LOOPED, GpuTarget, Partial, Tile, Tiling
+from tofuse.ir.tile import GpuTarget, Partial, Tile, Tiling
 from tofuse.schedule.dependent_sums import DependentSum, find_dependent_sums
 
 
@@ -50,7 +46,7 @@ def split_dependent_sums(
     the later passes of an instance read its elements from the L2 cache. New workspaces are numbered
     from `workspace_count`.
     """
-    tile = next((t for t in tiling.tiles if t.role in LOOPED), None)
+    tile = tiling.loop_tile
     if tile is None or any(t.role == "whole" for t in tiling.tiles):
         return None
     if not all(isinstance(kernel.extent(a), int) for a in tile.axes):
@@ -103,9 +99,7 @@ class _Chunks:
     @property
     def index(self) -> AffineExpr:
         """The number of a chunk."""
-        extents = [a.extent for a in self.outside]
-        terms = [(a.name, product(extents[k + 1 :])) for k, a in enumerate(self.outside)]
-        return make_affine(terms)
+        return row_major(self.outside)
 
     def divide(self, index: AffineExpr) -> AffineExpr:
         """Return an index of the kernel in terms of the axes of chunks."""
@@ -176,7 +170,6 @@ def _first_launch(
     partials: dict[str, Partial],
 ) -> Kernel:
     """Return the launch that stores the results of all chunks."""
-    by_name = {s.name: s for s in kernel.body if not isinstance(s, Store)}
     divide = StatementMap(index=chunks.divide)
     over = tuple(a.name for a in chunks.inside)
     body: list[Stmt] = []
@@ -189,7 +182,7 @@ def _first_launch(
 
     for s in kernel.body:
         if s in roots and isinstance(s, Reduce):
-            reduce_chunk(s, by_name[s.arg])
+            reduce_chunk(s, kernel.definitions[s.arg])
         elif s in roots:
             stores.append(s.map(divide))
         elif not isinstance(s, Store):

@@ -17,7 +17,7 @@ from tofuse.ir.kernel import (
     Reduce,
     Stmt,
     Store,
-    Uniform,
+    buffers_of,
     iteration_axes,
     make_affine,
 )
@@ -61,7 +61,7 @@ def independent_statements(kernel: Kernel, axes: frozenset[str]) -> list[Stmt]:
     They depend on no reduction over any of the axes.
     """
     _, stmt_axes = iteration_axes(kernel)
-    by_name = _values(kernel)
+    by_name = kernel.definitions
     waiting = _depend_on(kernel, lambda s: reduces_over(s, axes))
     return [
         s
@@ -155,9 +155,8 @@ def separate_scalar_updates(kernel: Kernel, updates: Updates) -> list[Kernel]:
     place, as those of an optimiser's step counter.
     """
     _, stmt_axes = iteration_axes(kernel)
-    by_name: dict[str, Stmt] = {s.name: s for s in kernel.body if not isinstance(s, Store)}
     stores = [s for s in kernel.body if isinstance(s, Store)]
-    needed = {s: backward_slice([s], by_name) for s in stores}
+    needed = {s: backward_slice([s], kernel.definitions) for s in stores}
     read = {d for s in stores if stmt_axes[s] for d in needed[s]}
 
     def is_update(store: Store) -> bool:
@@ -183,16 +182,11 @@ def runs_once(stmt: Stmt, axes: frozenset[str]) -> bool:
     return isinstance(stmt, Store) or reduces_over(stmt, axes)
 
 
-def _values(kernel: Kernel) -> dict[str, Stmt]:
-    return {s.name: s for s in kernel.body if not isinstance(s, Store)}
-
-
 def _depend_on(kernel: Kernel, is_source: Callable[[Stmt], bool]) -> set[Stmt]:
     """Return the statements that are a source, or depend on one."""
-    by_name = _values(kernel)
     found = set[Stmt]()
     for s in kernel.body:
-        if is_source(s) or any(by_name[u] in found for u in s.uses):
+        if is_source(s) or any(kernel.definitions[u] in found for u in s.uses):
             found.add(s)
     return found
 
@@ -205,7 +199,7 @@ def _saved_values(
     These are reductions, or values computed from them along the same axes or fewer.
     """
     value_axes, _ = iteration_axes(kernel)
-    by_name = _values(kernel)
+    by_name = kernel.definitions
     depend = _depend_on(kernel, lambda s: s in reductions)
     small: list[Definition] = [*reductions]
     for s in kernel.body:
@@ -220,7 +214,7 @@ def _saved_values(
 
 def _used_values(stores: Sequence[Stmt], kernel: Kernel, names: set[str]) -> set[str]:
     """Return which of the named values the stores depend on first."""
-    others = {name: s for name, s in _values(kernel).items() if name not in names}
+    others = {name: s for name, s in kernel.definitions.items() if name not in names}
     return {u for s in backward_slice(stores, others) for u in s.uses if u in names}
 
 
@@ -231,8 +225,7 @@ def extract_kernel(kernel: Kernel, ends: Iterable[Stmt], body: Sequence[Stmt], n
     live = tuple(s for s in body if s in needed)
     axes = {a for s in live for i in s.indices for a in i.axes}
     axes |= {a for s in live if isinstance(s, Reduce) for a in s.over}
-    buffers = {s.buffer for s in live if isinstance(s, (Load, Gather, Store))}
-    buffers |= {s.seed for s in live if isinstance(s, Uniform)}
+    buffers = {name for s in live for name in buffers_of(s)}
     return Kernel(
         name,
         tuple(a for a in kernel.axes if a.name in axes),
@@ -240,6 +233,12 @@ def extract_kernel(kernel: Kernel, ends: Iterable[Stmt], body: Sequence[Stmt], n
         kernel.symbols,
         live,
     )
+
+
+def row_major(axes: Sequence[Axis]) -> AffineExpr:
+    """Return the number of an element along axes, outermost first."""
+    extents = [a.extent for a in axes]
+    return make_affine((a.name, product(extents[k + 1 :])) for k, a in enumerate(axes))
 
 
 def workspace_buffers(role: str, workspaces: Sequence[Workspace]) -> list[Buffer]:
@@ -254,7 +253,7 @@ class WorkspaceBuilder:
         self.kernel, self.splits, self.count = kernel, splits, count
         self.value_axes, _ = iteration_axes(kernel)
         self.split_axis = f"p{count}"
-        self.dtypes = {s.name: s.dtype for s in kernel.body if not isinstance(s, Store)}
+        self.dtypes = {name: s.dtype for name, s in kernel.definitions.items()}
         self.partial_spaces: list[Workspace] = []
         self.result_spaces: list[Workspace] = []
 
@@ -300,9 +299,7 @@ class WorkspaceBuilder:
         """Return the row-major index of the elements of a value, and their number."""
         axes = [a for a in self.kernel.axes if a.name in self.value_axes[r.name]]
         axes.sort(key=lambda a: a.name)
-        extents = [a.extent for a in axes]
-        terms = [(a.name, product(extents[k + 1 :])) for k, a in enumerate(axes)]
-        return make_affine(terms), product(extents)
+        return row_major(axes), product(a.extent for a in axes)
 
     def _allocate(self, dtype: DType, elements: Dim, spaces: list[Workspace]) -> str:
         number = self.count + len(self.partial_spaces) + len(self.result_spaces)

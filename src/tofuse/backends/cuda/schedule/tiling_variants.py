@@ -85,7 +85,7 @@ def _neighbors(nest: TileNest, tiling: Tiling, target: GpuTarget) -> Iterator[Ti
         yield _with_block(tiling, tile, tile.block // 2)
         yield _with_block(more, tile, 2 * tile.block)
         yield _with_block(fewer, tile, tile.block // 2)
-    if nest.loop_tile is not None:
+    if nest.tiling.loop_tile is not None:
         stages = (s for s in (tiling.stages + 1, tiling.stages - 1) if 1 <= s <= MAX_STAGES)
         yield from (replace(tiling, stages=s) for s in stages)
     if any(t.role == "split" for t in tiling.tiles):

@@ -16,15 +16,8 @@ from tofuse.backends.cuda.triton.row_parts import RowEdge, WholeVectors
 from tofuse.backends.cuda.triton.sides import contraction_spaces
 from tofuse.backends.cuda.triton.statements import StatementEmitter
 from tofuse.backends.cuda.triton.tile_reductions import Parts, ReductionEmitter
-from tofuse.ir.dims import symbols_of
-from tofuse.ir.kernel import Reduce, Store, Uniform
-from tofuse.ir.tile import (
-    Tile,
-    TileGroup,
-    TileLoop,
-    TileNest,
-    TileProgram,
-)
+from tofuse.ir.kernel import Reduce, Store
+from tofuse.ir.tile import Tile, TileGroup, TileLoop, TileNest, TileProgram, stream_symbols
 from tofuse.ir.types import DType
 
 SEED_NUMBERS = 3
@@ -125,12 +118,11 @@ class _KernelEmitter:
 
     def _emit_tile_indices(self) -> None:
         """Emit this instance's block number in each tile, and indices of tiles outside the loop."""
-        space, loop_tile = self.index_space, self.nest.loop_tile
+        space, loop_tile = self.index_space, self.nest.tiling.loop_tile
         if space.needs_int64:
             self.line("pid = pid.to(tl.int64)")
         else:  # sizes are passed in 64 bits
-            streams = {s.stream for s in self.nest.kernel.body if isinstance(s, Uniform)}
-            in_streams = {symbol for stream in streams for symbol in symbols_of(stream)}
+            in_streams = stream_symbols(self.nest.kernel)
             for symbol, bound in self.nest.bounds.items():
                 if symbol not in in_streams and bound < MAX_INT32_INDEX:
                     self.line(f"{symbol} = {symbol}.to(tl.int32)")
@@ -151,10 +143,11 @@ class _KernelEmitter:
 
     def _emit_index(self, tile: Tile, start: str) -> None:
         """Emit the index and the mask of a tile whose block begins at `start`."""
-        if self.alignment is not None and tile is self.alignment.tile is not self.nest.loop_tile:
+        is_looped = tile is self.nest.tiling.loop_tile
+        if self.alignment is not None and tile is self.alignment.tile and not is_looped:
             self._emit_row_parts()
         spaces = [self.index_space]
-        if self.nest.contractions and tile is self.nest.loop_tile:  # each factor has its own
+        if self.nest.contractions and is_looped:  # each factor has its own
             spaces = [part.index_space for part in self.parts[1:]]
         for text in dict.fromkeys(x for s in spaces for x in s.index_lines(tile, start)):
             self.line(text)
@@ -175,7 +168,7 @@ class _KernelEmitter:
 
     def _is_divided_in_loop(self, tile: Tile) -> bool:
         """Return whether where the rows along a tile begin depends on the iteration."""
-        loop_tile, rows = self.nest.loop_tile, self.alignment
+        loop_tile, rows = self.nest.tiling.loop_tile, self.alignment
         if rows is None or loop_tile is None or tile is not rows.tile or tile is loop_tile:
             return False
         return not set(loop_tile.axes).isdisjoint(rows.start.axes)
@@ -186,7 +179,7 @@ class _KernelEmitter:
         """Emit the statements before a loop over the tile, the loop, and its reductions."""
         for step in merge_sums(loop.prologue, self.reductions.sum_key):
             self._emit_step(step, "", self.parts)
-        loop_tile = self.nest.loop_tile
+        loop_tile = self.nest.tiling.loop_tile
         if loop_tile is None or not loop.body:
             return
         in_loop: Parts = self.parts
@@ -208,13 +201,8 @@ class _KernelEmitter:
         self._emit_body(loop, k, in_loop, self.reductions.accumulate)
         self.depth -= 1
         for folded in merge_sums(loop.reductions, self.reductions.sum_key):
-            sums = folded if isinstance(folded, tuple) else ()
-            if sums:
-                parts = self.reductions.parts_of(sums[0], self.parts)
-                self.reductions.fold_sums([(r, r.name) for r in sums], parts)
-            elif isinstance(folded, Reduce):
-                parts = self.reductions.parts_of(folded, self.parts)
-                self.reductions.fold(folded, folded.name, parts)
+            if isinstance(folded, tuple):
+                self.reductions.fold(folded, "", self.parts)
 
     def _emit_loop_head(self, loop_tile: Tile) -> None:
         blocks = self.index_space.block_count(loop_tile)
@@ -239,9 +227,9 @@ class _KernelEmitter:
         held = frozenset(loop.reductions)
         key = self.reductions.sum_key
         for step in merge_sums(loop.body, lambda r: None if r in held else key(r)):
-            if isinstance(step, Reduce) and step in held:
-                for part in self.reductions.parts_of(step, among):
-                    accumulate(step, part)
+            if isinstance(step, tuple) and step[0] in held:
+                for part in self.reductions.parts_of(step[0], among):
+                    accumulate(step[0], part)
             else:
                 self._emit_step(step, f"_{k}", among)
 
@@ -250,8 +238,6 @@ class _KernelEmitter:
 
     def _emit_step(self, step: Step, suffix: str, among: Parts) -> None:
         if isinstance(step, tuple):
-            self.reductions.reduce_sums(step, suffix, among)
-        elif isinstance(step, Reduce):
             self.reductions.reduce(step, suffix, among)
         elif isinstance(step, Store):
             for part in self.reductions.parts_of(step, among):
@@ -262,7 +248,7 @@ class _KernelEmitter:
 
     def _store_partial(self, r: Reduce) -> None:
         """Store this instance's partial result of a reduction."""
-        loop_tile, space = self.nest.loop_tile, self.index_space
+        loop_tile, space = self.nest.tiling.loop_tile, self.index_space
         assert loop_tile is not None
         p = self.nest.partials[r.name]
         axes = frozenset(p.index.axes)

@@ -12,17 +12,17 @@ from typing import Union
 from tofuse.cost.thresholds import MAX_MERGED_SUMS
 from tofuse.ir.kernel import Reduce, Stmt, Store
 
-MergedSums = tuple[Reduce, ...]
-Step = Union[Stmt, MergedSums]  # noqa: UP007  (evaluated at run time)
+MergedReductions = tuple[Reduce, ...]  # one, or sums over the same axes
+Step = Union[Stmt, MergedReductions]  # noqa: UP007  (evaluated at run time)
 
 
 def merge_sums(statements: Iterable[Stmt], key: Callable[[Reduce], Hashable | None]) -> list[Step]:
     """Return the statements in an order of their dependencies, with equal-keyed sums together.
 
-    A reduction with the key None stays a statement of its own, wherever its operand is defined.
+    A reduction with the key None stays by itself, wherever its operand is defined.
     """
     depth: dict[str, int] = {}  # reductions on the longest chain that leads to a value
-    levels: dict[int, tuple[list[Stmt], dict[Hashable, list[Reduce]]]] = {}
+    levels: dict[int, tuple[list[Step], dict[Hashable, list[Reduce]]]] = {}
     for s in statements:
         level = max((depth.get(u, 0) for u in s.uses), default=0)
         others, sums = levels.setdefault(level, ([], {}))
@@ -31,7 +31,7 @@ def merge_sums(statements: Iterable[Stmt], key: Callable[[Reduce], Hashable | No
             sums.setdefault(group, []).append(s)
             depth[s.name] = level + 1
             continue
-        others.append(s)
+        others.append((s,) if isinstance(s, Reduce) else s)
         if not isinstance(s, Store):
             depth[s.name] = level
     steps: list[Step] = []

@@ -38,22 +38,19 @@ def _combine_function(op: str, dtype: DType) -> str:
     return "_largest" if is_max else "_smallest"
 
 
-def sums_line(names: Sequence[str], dim: int) -> str:
-    """Return the line that sums one dimension of tiles of one shape."""
-    if len(names) == 1:
-        return f"{names[0]} = tl.sum({names[0]}, {dim}, keep_dims=True)"
-    both = ", ".join(names)
-    return f"{both} = tl.reduce(({both}), {dim}, _sum{len(names)}, keep_dims=True)"
-
-
-def reduce_line(r: Reduce, name: str, dim: int, dtype: DType) -> str:
+def reduce_line(r: Reduce, names: Sequence[str], dim: int, dtype: DType) -> str:
     """Return the line that reduces one dimension of a tile to one element.
 
     `dtype` is that of the operand; argmax and argmin keep the operand in a variable `<name>_best`.
+    Several names are tiles of one shape, whose sums are computed.
     """
+    if len(names) > 1:
+        all_names = ", ".join(names)
+        return f"{all_names} = tl.reduce(({all_names}), {dim}, _sum{len(names)}, keep_dims=True)"
+    (name,) = names
     if r.position is not None:
         pair = f"({name}_best, {name})"
         return f"{name}_best, {name} = tl.reduce({pair}, {dim}, _{r.op}, keep_dims=True)"
     if r.op == "sum":
-        return sums_line([name], dim)
+        return f"{name} = tl.sum({name}, {dim}, keep_dims=True)"
     return f"{name} = tl.reduce({name}, {dim}, {_combine_function(r.op, dtype)}, keep_dims=True)"

@@ -21,7 +21,7 @@ class ContractionSides:
 
     def __init__(self, nest: TileNest, emitters: Sequence[StatementEmitter]) -> None:
         self.result, self.left, self.right = emitters
-        self.definitions = {s.name: s for s in nest.kernel.body if not isinstance(s, Store)}
+        self.definitions = nest.kernel.definitions
         self.products = {c.product for c in nest.contractions}
         self.contraction_of = {c.total: c for c in nest.contractions}
         self.depth, self.rows, self.columns = _tiles(nest)
@@ -79,7 +79,7 @@ def contraction_spaces(nest: TileNest) -> list[IndexSpace]:
 
 def _tiles(nest: TileNest) -> tuple[Tile, Tile, Tile]:
     """Return the tiles of depth, rows and columns."""
-    depth = nest.loop_tile
+    depth = nest.tiling.loop_tile
     assert depth is not None
     rows, columns = [t for t in nest.tiling.tiles if t is not depth][-2:]
     return depth, rows, columns

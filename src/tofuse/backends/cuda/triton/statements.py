@@ -55,7 +55,7 @@ class StatementEmitter:
         self.nest, self.index_space, self.line = nest, space, line
         self.value_axes, self.statement_axes = iteration_axes(nest.kernel)
         self.names: dict[str, str] = {}
-        self.value_dtypes = {s.name: s.dtype for s in nest.kernel.body if not isinstance(s, Store)}
+        self.value_dtypes = {name: s.dtype for name, s in nest.kernel.definitions.items()}
         self.roles = {b.name: b.role for b in nest.kernel.buffers}
         self.buffer_dtypes = {b.name: b.dtype for b in nest.kernel.buffers}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from tofuse.backends.cuda.triton.elementwise import TRITON_TYPES
-from tofuse.backends.cuda.triton.merge_sums import MergedSums
-from tofuse.backends.cuda.triton.reduce import combine_expression, identity, reduce_line, sums_line
+from tofuse.backends.cuda.triton.merge_sums import MergedReductions
+from tofuse.backends.cuda.triton.reduce import combine_expression, identity, reduce_line
 from tofuse.backends.cuda.triton.sides import ContractionSides
 from tofuse.backends.cuda.triton.statements import StatementEmitter
 from tofuse.ir.kernel import Reduce, Stmt
@@ -51,20 +51,12 @@ class ReductionEmitter:
         shape = first.index_space.shape(first.value_axes[r.arg] | frozenset(r.over))
         return self.parts.index(first), frozenset(r.over), shape, r.dtype
 
-    def reduce(self, r: Reduce, suffix: str, among: Parts) -> None:
-        """Reduce a value that is not computed in a loop."""
-        parts = self.parts_of(r, among)
-        for part in parts:
-            self.set_operand(r, r.name + suffix, part)
-        self.fold(r, r.name + suffix, parts)
-
-    def reduce_sums(self, sums: MergedSums, suffix: str, among: Parts) -> None:
-        """Compute sums over the same axes, which no loop computes, by one reduction."""
-        parts = self.parts_of(sums[0], among)
-        for part in parts:
-            for r in sums:
+    def reduce(self, reductions: MergedReductions, suffix: str, among: Parts) -> None:
+        """Reduce values that are not computed in a loop."""
+        for part in self.parts_of(reductions[0], among):
+            for r in reductions:
                 self.set_operand(r, r.name + suffix, part)
-        self.fold_sums([(r, r.name + suffix) for r in sums], parts)
+        self.fold(reductions, suffix, among)
 
     def set_operand(self, r: Reduce, name: str, part: StatementEmitter) -> None:
         """Set the variables that are reduced to the operand of a part."""
@@ -102,28 +94,20 @@ class ReductionEmitter:
         else:
             self.line(f"{name}_best, {name} = _{r.op}({name}_best, {name}, {arg}, {position})")
 
-    def fold_sums(self, sums: Sequence[tuple[Reduce, str]], parts: Parts) -> None:
-        """Reduce tiles in registers, of sums over the same axes, to their results."""
-        over = frozenset(sums[0][0].over)
-        for part in parts:
-            names = [name + part.suffix for _, name in sums]
-            for dimension, t in enumerate(part.index_space.tiles):
-                if not over.isdisjoint(t.axes):
-                    self.line(sums_line(names, dimension))
-        for r, name in sums:
-            self._finish_fold(r, name, parts)
-
-    def fold(self, r: Reduce, name: str, parts: Parts) -> None:
-        """Reduce a tile in registers to the result; a matrix product is one already."""
-        if r in self.contraction_of:
-            self.set_name(r.name, name, parts)
+    def fold(self, reductions: MergedReductions, suffix: str, among: Parts) -> None:
+        """Reduce tiles in registers to the results; a matrix product is one already."""
+        first = reductions[0]
+        parts, dtype = self.parts_of(first, among), self.operand_dtype(first)
+        if first in self.contraction_of:
+            self.set_name(first.name, first.name + suffix, parts)
             return
         for part in parts:
+            names = [r.name + suffix + part.suffix for r in reductions]
             for dimension, t in enumerate(part.index_space.tiles):
-                if not set(t.axes).isdisjoint(r.over):
-                    dtype = self.operand_dtype(r)
-                    self.line(reduce_line(r, name + part.suffix, dimension, dtype))
-        self._finish_fold(r, name, parts)
+                if not set(t.axes).isdisjoint(first.over):
+                    self.line(reduce_line(first, names, dimension, dtype))
+        for r in reductions:
+            self._finish_fold(r, r.name + suffix, parts)
 
     def operand_dtype(self, r: Reduce) -> DType:
         """Return the dtype of the elements that a reduction compares or adds."""
