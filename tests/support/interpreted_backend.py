@@ -102,6 +102,7 @@ class InterpretedBackend:
         eliminates_concats=True,
         splits_reductions=False,
         merges_equal_loops=True,
+        max_contracted_rows=0,
         split_threshold=1.0,
         separate_rule=Rule.SLOWER_KERNEL,
     )

@@ -18,6 +18,7 @@ class TargetCosts:
     - `eliminates_concats`: producers may write into a concat that no kernel would store otherwise.
     - `splits_reductions`: a reduction over channels and places is faster in two steps.
     - `merges_equal_loops`: kernels whose loops agree are merged, whatever the cost.
+    - `max_contracted_rows`: rows of a product that a kernel computes as fast as a library does.
     - `split_threshold`: two kernels stay separate if they take less than this part of the time of
       one, for the reason `separate_rule`.
     """
@@ -27,6 +28,7 @@ class TargetCosts:
     eliminates_concats: bool
     splits_reductions: bool
     merges_equal_loops: bool
+    max_contracted_rows: int
     split_threshold: float
     separate_rule: Rule
 

@@ -181,6 +181,15 @@ PANEL_COLUMNS = 512  # of B in a panel: "Matrix products"
 PANEL_DEPTH = 256  # of a micropanel: "Matrix products"
 PANEL_OVERHEAD = 0.7  # of a micropanel, in rows: not measured
 DIRECT_ROWS, DIRECT_COLUMNS = 8, 4  # of a product at once, at most: not measured
+MAX_CONTRACTED_ROWS = 32  # of a product in the kernel that decodes its weight: "Decoded weights"
+MAX_JAMMED_ROWS, MAX_JAMMED_COLUMNS = 8, 4  # of a contraction at once: "Decoded weights"
+MAX_JAMMED_SUMS = 16  # vectors of sums in registers, of 32, beside factors: "Decoded weights"
+MAX_SUM_CHAINS = 4  # that the products of one step are added to: "Decoded weights"
+MAX_ADDED_GROUPS = 4  # of vectors in a step of the loop around them: "Decoded weights"
+MAX_TABLE_REGISTERS = 2  # of a table that is looked up by shuffles: "Decoded weights"
+CONTRACTION_TASKS, MAX_CONTRACTION_STRIP = 8, 64  # a thread; columns of one: not measured
+MIN_BYTE_ROW = 2048  # of bytes that is prefetched one row ahead: "Decoded weights"
+SET_BYTES = 4096  # addresses so far apart share a set of an L1 cache: "Decoded weights"
 DIRECT_DEPTH = 2048  # along a sum, between additions across lanes: "Products of few rows"
 
 # -- machine code --------------------------------------------------------------------------------

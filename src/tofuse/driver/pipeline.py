@@ -89,6 +89,7 @@ from tofuse.passes.chunk.chunk_rows import chunk_rows
 from tofuse.passes.closed_form_reductions import closed_form_reductions
 from tofuse.passes.cse import cse
 from tofuse.passes.dead_code import dead_code
+from tofuse.passes.decoded_products import contract_decoded
 from tofuse.passes.fold_constants import fold_constants
 from tofuse.passes.hoist_gather import hoist_gather
 from tofuse.passes.matvec import matvec
@@ -113,15 +114,8 @@ from tofuse.torch_internals.private_names import missing_notes
 
 # Dynamo's program, before autograd. `vectorize` and `channels_last` return a new program.
 PRE_AUTOGRAD_PASSES = (
-    noop_dropout,
-    interpolate,
-    replace_functions,
-    sharded_dropout,
-    indexing,
-    preserve_strides,
-    vectorize,
-    product_gradients,
-    channels_last,
+    *(noop_dropout, interpolate, replace_functions, sharded_dropout, indexing),
+    *(preserve_strides, vectorize, product_gradients, channels_last),
 )
 
 
@@ -319,10 +313,13 @@ def partition(
     memory of its own. The other parameters are those of `form_regions`.
     """
 
-    def form(graph: Graph, fuel: int | None) -> Partition:
+    def form(graph: Graph, fuel: int | None = None) -> Partition:
         return form_regions(graph, evaluator, VIEW_PASSES, fuel, splits, exact)
 
-    part = form(eliminate_concats(graph, evaluator.costs_of, in_place_concats), None)
+    def form_first(graph: Graph) -> Partition:
+        return form(eliminate_concats(graph, evaluator.costs_of, in_place_concats))
+
+    part = form_first(graph) if exact else contract_decoded(graph, form_first, evaluator.costs_of)
     rewritten = fold_epilogues(part)
     if in_place_concats:
         rewritten = eliminate_stored_concats(rewritten, part, evaluator.costs_of)

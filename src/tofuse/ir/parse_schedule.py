@@ -29,9 +29,9 @@ def read_schedule(line: LineReader) -> Schedule:
 
 
 def read_loop(line: LineReader) -> Loop:
-    """Consume an axis, or `i0/64` for tiles of an axis."""
+    """Consume an axis, `i0/64` for tiles of an axis, or `i0 jam 4`."""
     start = line.at
     axis, slash, strip = line.word(expected="an axis").partition("/")
     if bool(slash) != strip.isdecimal():
         raise line.error("a loop such as i0 or i0/64 expected", start)
-    return Loop(axis, int(strip or 0))
+    return Loop(axis, int(strip or 0), line.number() if line.skip("jam") else 1)

@@ -19,14 +19,17 @@ class ScheduledKernel(Protocol):
 class Loop:
     """A loop over an axis. With `strip`, a loop over tiles of that many elements (strip-mining).
 
-    A loop over tiles encloses another loop of the same axis, which runs inside one tile.
+    A loop over tiles encloses another loop of the same axis, which runs inside one tile. With
+    `jam`, that many iterations run at the same time, statement by statement (unroll and jam).
     """
 
     axis: str
     strip: int = 0
+    jam: int = 1
 
     def __repr__(self) -> str:
-        return f"{self.axis}/{self.strip}" if self.strip else self.axis
+        name = f"{self.axis}/{self.strip}" if self.strip else self.axis
+        return f"{name} jam {self.jam}" if self.jam > 1 else name
 
 
 @dataclass(frozen=True)

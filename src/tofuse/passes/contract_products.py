@@ -13,9 +13,13 @@ from tofuse.passes.rewrite import Replacement, Rewriter, rewrite
 CONTRACTED_DTYPES = (DType.F32, DType.F16, DType.BF16)
 
 
-def contract_products(graph: Graph, chosen: Set[Value]) -> Graph:
-    """Replace the products whose results are `chosen` by contractions, which fuse."""
-    return rewrite(graph, {"opaque": (partial(product_of_matrices, chosen=chosen),)})
+def contract_products(graph: Graph, chosen: Set[Value], *, widen: bool = False) -> Graph:
+    """Replace the products whose results are `chosen` by contractions, which fuse.
+
+    `widen`: factors are not rounded to half precision, as those of matrix instructions are.
+    """
+    rule = partial(product_of_matrices, chosen=chosen, widen=widen)
+    return rewrite(graph, {"opaque": (rule,)})
 
 
 def is_contractible(op: Op) -> bool:
@@ -28,7 +32,9 @@ def is_contractible(op: Op) -> bool:
     return op.result.dtype in CONTRACTED_DTYPES and len(w.shape) >= 2 and shapes_match
 
 
-def product_of_matrices(op: Op, rewriter: Rewriter, *, chosen: Set[Value]) -> Replacement | None:
+def product_of_matrices(
+    op: Op, rewriter: Rewriter, *, chosen: Set[Value], widen: bool
+) -> Replacement | None:
     """x[..., M, K] @ w[..., K, N] = contract(x, w); with an addend, add(contract(x, w), addend)
 
     The sum of both is rounded once, as by PyTorch's operator.
@@ -37,7 +43,10 @@ def product_of_matrices(op: Op, rewriter: Rewriter, *, chosen: Set[Value]) -> Re
         return None
     *addend, x, w = op.argument_tensors or ()
     builder = ProductBuilder(op, rewriter)
-    total = builder.add("contract", x, w, dtype=builder.dtype if addend else op.result.dtype)
+    if widen:
+        x, w = builder.widen(x), builder.widen(w)
+    unrounded = addend or widen
+    total = builder.add("contract", x, w, dtype=builder.dtype if unrounded else op.result.dtype)
     if addend:
         bias = builder.broadcast_to(builder.widen(addend[0]), op.result.shape)
         total = builder.add("add", total, bias)

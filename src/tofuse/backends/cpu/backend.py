@@ -33,6 +33,7 @@ from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
 from tofuse.cost.target_costs import TargetCosts
 from tofuse.cost.thresholds import (
+    MAX_CONTRACTED_ROWS,
     MAX_GROUPED_WORKSPACE,
     MAX_OPERANDS,
     MAX_SCHEDULES,
@@ -94,6 +95,7 @@ class CpuBackend:
             eliminates_concats=True,
             splits_reductions=True,
             merges_equal_loops=True,
+            max_contracted_rows=MAX_CONTRACTED_ROWS if self.target.lanes > 1 else 0,
             split_threshold=SPLIT_THRESHOLD,
             separate_rule=Rule.SHORT_ROWS,
         )

@@ -103,6 +103,7 @@ class CudaBackend:
             eliminates_concats=False,
             splits_reductions=False,
             merges_equal_loops=False,
+            max_contracted_rows=0,
             split_threshold=GPU_SPLIT_THRESHOLD,
             separate_rule=Rule.SLOWER_KERNEL,
         )

@@ -28,9 +28,14 @@ def emit_convert(emit: Emit, arg: Arg, source: DType, target: DType) -> Arg:
         op = "ne" if target is DType.BOOL else "convert"
         args = (arg, Scalar(0)) if target is DType.BOOL else (arg,)
         arg = emit(op, args, target.opmath, source.opmath)
-    if target.is_reduced_float and source != target:
+    if target.is_reduced_float and source != target and not _holds_all(target, source):
         arg = emit_round(emit, arg, target)
     return arg
+
+
+def _holds_all(target: DType, source: DType) -> bool:
+    """Whether each value of one dtype is a value of a half-precision one."""
+    return target in (DType.F16, DType.BF16) and source in (DType.BOOL, DType.I8, DType.U8)
 
 
 def emit_round(emit: Emit, arg: Arg, dtype: DType) -> Arg:

@@ -76,6 +76,7 @@ class _Estimate:
     last_access: dict[str, tuple[int, Loops]] = field(default_factory=dict)
     statement_ns: list[tuple[Stmt, float, float]] = field(default_factory=list)  # stmt, points, ns
     values: Mapping[str, frozenset[str]] = field(default_factory=dict)  # axes of each value
+    domains: Mapping[Stmt, frozenset[str]] = field(default_factory=dict)  # of each statement
     phase: int = 0
     coverage: dict[Stmt, float] = field(default_factory=dict)  # see `statement_coverage`
 
@@ -86,7 +87,7 @@ class _Estimate:
 
     def run(self) -> Cost:
         kernel, schedule, machine = self.nest.kernel, self.nest.schedule, self.machine
-        self.values, _ = iteration_axes(kernel)
+        self.values, self.domains = iteration_axes(kernel)
         strips = {lp.axis for lp in schedule.loops if lp.strip}
         around = [lp.axis for lp in schedule.loops[:-1] if lp.axis not in strips]
         self.coverage = statement_coverage(kernel, (*self.vector_axes, *around))
@@ -149,23 +150,38 @@ class _Estimate:
         for node in nodes:
             match node:
                 case StmtNode():
-                    before, self.strided_ns = self.work_ns, 0.0
-                    self._statement(node.stmt, around, times * self.coverage.get(node.stmt, 1.0))
-                    stmt_ns = self.work_ns - before
-                    self.statement_ns.append((node.stmt, points, stmt_ns))
-                    lanes = times * (1 if self._is_vectorized(around) else self.machine.lanes)
-                    self.vectorized_ns += (stmt_ns - self.strided_ns) * points / max(1.0, lanes)
+                    shared = self._iterations_sharing(node.stmt, around)
+                    self._statement_node(node.stmt, around, times / shared, points / shared)
                 case Reload():
                     self._arithmetic("load", node.scratch.dtype, around, times)
                 case For():
                     self._loop(node, around, times, points)
+
+    def _statement_node(self, stmt: Stmt, around: Loops, times: float, points: float) -> None:
+        """Add the cost of a statement; see `_nodes`."""
+        before, self.strided_ns = self.work_ns, 0.0
+        self._statement(stmt, around, times * self.coverage.get(stmt, 1.0))
+        stmt_ns = self.work_ns - before
+        self.statement_ns.append((stmt, points, stmt_ns))
+        lanes = times * (1 if self._is_vectorized(around) else self.machine.lanes)
+        self.vectorized_ns += (stmt_ns - self.strided_ns) * points / max(1.0, lanes)
+
+    def _iterations_sharing(self, stmt: Stmt, around: Loops) -> int:
+        """Return how many iterations of loops with `jam` share one run of a statement."""
+        return self._jammed(around, self.domains[stmt])
+
+    def _jammed(self, around: Loops, own: frozenset[str] = frozenset()) -> int:
+        """Return how many iterations of loops over other axes than `own` run at the same time."""
+        loops = (lp for lp in around if lp.jam > 1 and lp.axis not in own)
+        return math.prod(min(lp.jam, max(1, self._trip_count(lp, around))) for lp in loops)
 
     def _loop(self, node: For, around: Loops, times: float, points: float) -> None:
         machine = self.machine
         trips = self._trip_count(node.loop, around)
         vectors = node.loop == self.nest.schedule.loops[-1] and self.nest.schedule.vector > 1
         reductions = sum(a.array is None for a in node.reductions) if vectors else 0
-        self.work_ns += times * (machine.row_ns + machine.fold_ns * reductions)
+        rows = times / self._jammed(around)
+        self.work_ns += rows * machine.row_ns + times * machine.fold_ns * reductions
         lanes = self.nest.schedule.vector if vectors else 1
         padded = math.ceil(trips / lanes) * lanes
         self._nodes(node.body, (*around, node.loop), times * padded, points * trips)

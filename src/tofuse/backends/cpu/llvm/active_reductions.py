@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Union
@@ -23,8 +24,9 @@ from tofuse.backends.cpu.llvm.scratch_accumulators import (
     store_partial,
     update_array,
 )
+from tofuse.cost.thresholds import MAX_ADDED_GROUPS, MAX_SUM_CHAINS
 from tofuse.ir.dims import Dim, static_or
-from tofuse.ir.kernel import Reduce, Store, iteration_axes
+from tofuse.ir.kernel import Compute, Reduce, Stmt, Store, iteration_axes
 from tofuse.ir.nest import Accumulator, For, Nest, Node, StmtNode
 from tofuse.ir.schedule import Loop
 from tofuse.ir.staged_sum import (
@@ -46,8 +48,27 @@ class ActiveReductions:
         self.nest = nest
         self.in_registers: dict[str, RegisterAccumulator] = {}
         self.in_scratch: dict[str, Accumulator] = {}
-        _, self.statement_axes = iteration_axes(nest.kernel)
+        value_axes, statement_axes = iteration_axes(nest.kernel)
+        self.value_axes, self.statement_axes = {**value_axes}, {**statement_axes}
         self.value_dtypes = {s.name: s.dtype for s in nest.kernel.body if not isinstance(s, Store)}
+        self.copies: dict[tuple[Stmt, str, int], Stmt] = {}  # see `unroll_and_jam.py`
+        reads = Counter(name for s in nest.kernel.body for name in s.uses)
+        once = [s for s in nest.kernel.body if isinstance(s, Compute) and reads[s.name] == 1]
+        self.sums = {s.name: s for s in once if s.op == "add" and len(s.uses) == 2}
+        self.products = {s.name for s in once if s.op == "mul" and s.dtype.is_float}
+
+    def add_copy(self, key: tuple[Stmt, str, int], copied: Stmt) -> None:
+        """Add the copy of a statement for an iteration of the loop over an axis."""
+        original, *_ = key
+        self.copies[key] = copied
+        self.statement_axes[copied] = self.statement_axes[original]
+        if not isinstance(original, Store) and not isinstance(copied, Store):
+            self.value_axes[copied.name] = self.value_axes[original.name]
+            self.value_dtypes[copied.name] = original.dtype
+            if original.name in self.sums and isinstance(copied, Compute):
+                self.sums[copied.name] = copied
+            if original.name in self.products:
+                self.products.add(copied.name)
 
     def begin(self, emitter: FunctionEmitter, a: Accumulator) -> None:
         """Start a reduction, in registers if the result does not depend on inner loops' axes."""
@@ -60,16 +81,41 @@ class ActiveReductions:
         lanes, unroll = (schedule.vector, schedule.unroll) if in_vectors else (1, 1)
         single_loop = in_vectors and not self._reduction_loops(r)
         stages = self._stages_of(r, in_vectors=single_loop)
-        acc = new_accumulator(emitter, r, self._dtype(r), lanes, unroll, stages)
+        slots = unroll * self._chains(emitter, r) if in_vectors else unroll
+        acc = new_accumulator(emitter, r, self._dtype(r), lanes, slots, stages)
         self.in_registers[r.name] = acc
 
     def update(self, emitter: FunctionEmitter, r: Reduce) -> None:
         """Combine the current values of a reduction's argument into its accumulator."""
         if r.name in self.in_registers:
-            update(emitter, self.in_registers[r.name])
+            terms = self.products_of(r) if emitter.f.contract else (r.arg,)
+            update(emitter, self.in_registers[r.name], terms)
         else:
             values = emitter.operands(r.arg, self._dtype(r))
             update_array(emitter, self.in_scratch[r.name], values)
+
+    def products_of(self, r: Reduce) -> tuple[str, ...]:
+        """Return the products whose sum a reduction adds up, or its argument.
+
+        Each product is then one fused multiply-add.
+        """
+        terms = [r.arg]
+        while (sum_ := next((self.sums[t] for t in terms if t in self.sums), None)) is not None:
+            k = terms.index(sum_.name)
+            terms[k : k + 1] = map(str, sum_.args)
+        is_sum = r.op == "sum" and len(terms) > 1 and self.products.issuperset(terms)
+        return tuple(terms) if is_sum else (r.arg,)
+
+    def _chains(self, emitter: FunctionEmitter, r: Reduce) -> int:
+        """Return in how many accumulators the products of one step are added: a power of two.
+
+        Several chains of additions wait less for one another. Iterations that run at the same time
+        have chains of their own.
+        """
+        jammed = any(lp.jam > 1 for lp in self.nest.schedule.loops)
+        if jammed or not emitter.f.contract or r.name in self.in_scratch:
+            return 1
+        return 1 << (min(MAX_SUM_CHAINS, len(self.products_of(r))).bit_length() - 1)
 
     def finish(self, emitter: FunctionEmitter, a: Accumulator, *, partial: bool = False) -> None:
         """Define the result of a reduction, or store this thread's `partial` one; end it."""
@@ -98,13 +144,13 @@ class ActiveReductions:
             array, outer = self.in_scratch.get(r.name), self.in_registers.get(r.name)
             if array is not None and node.loop.axis in r.over:
                 outer_accumulators.append(array)
-            elif outer is not None and is_staged(r):
+            elif outer is not None and is_staged(r) and not self._is_short():
                 outer_accumulators.append(outer)
             else:
                 continue
             dtype, stages = self._dtype(r), self._stages_of(r, in_vectors=True)
-            lanes, unroll = schedule.vector, schedule.unroll
-            self.in_registers[r.name] = new_accumulator(emitter, r, dtype, lanes, unroll, stages)
+            lanes, slots = schedule.vector, schedule.unroll * self._chains(emitter, r)
+            self.in_registers[r.name] = new_accumulator(emitter, r, dtype, lanes, slots, stages)
         return outer_accumulators
 
     def end_inner(
@@ -157,11 +203,15 @@ class ActiveReductions:
                 outside, periods = self._outer_axes(a.reduce), _stage_periods(len(a.stages), rows)
                 fold = partial(fold_array_stage, emitter, a, outside)
                 self._fold_due(emitter, self._step_number(emitter, a.reduce), periods, fold)
+        together: dict[tuple[tuple[Loop, ...], int], list[RegisterAccumulator]] = {}
         for acc in self.in_registers.values():
-            loops, periods = self._reduction_loops(acc.reduce), _stage_periods(len(acc.stages))
+            loops = tuple(self._reduction_loops(acc.reduce))
             if acc.stages and acc.reduce in updated and loops and loops[-1] in done:
-                step = self._step_number(emitter, acc.reduce)
-                self._fold_due(emitter, step, periods, partial(fold_stage, emitter, acc))
+                together.setdefault((loops, len(acc.stages)), []).append(acc)
+        for (_, count), accumulators in together.items():
+            step = self._step_number(emitter, accumulators[0].reduce)
+            fold_all = partial(_fold_stages, emitter, accumulators)
+            self._fold_due(emitter, step, _stage_periods(count), fold_all)
 
     def fold_after_block(
         self,
@@ -177,10 +227,13 @@ class ActiveReductions:
         number = emitter.f.let(f"sdiv i64 {start}, {size}")
         group = emitter.f.let(f"mul i64 {number}, {FIRST_STAGE_TERMS}")
         group = emitter.f.let(f"add i64 {group}, {FIRST_STAGE_TERMS - 1}")
+        together: dict[int, list[RegisterAccumulator]] = {}
         for acc in accumulators:
             fold_stage(emitter, acc, 0)
-            later_periods = _stage_periods(len(acc.stages))[1:]
-            self._fold_due(emitter, group, later_periods, partial(fold_stage, emitter, acc))
+            together.setdefault(len(acc.stages), []).append(acc)
+        for count, accumulators in together.items():
+            fold_all = partial(_fold_stages, emitter, accumulators)
+            self._fold_due(emitter, group, _stage_periods(count)[1:], fold_all)
 
     def _fold_due(
         self,
@@ -224,6 +277,10 @@ class ActiveReductions:
         inside = {lp.axis for lp in order[last:]}
         return [lp.axis for lp in order[:last] if lp.axis not in inside]
 
+    def _is_short(self) -> bool:
+        """Whether the vector loop adds few terms to a sum that began outside of it."""
+        return static_or(self._vector_groups(), MAX_ADDED_GROUPS + 1) <= MAX_ADDED_GROUPS
+
     def _vector_groups(self) -> Dim:
         """Return the number of vector groups in a vector loop."""
         schedule, axis = self.nest.schedule, self.nest.schedule.loops[-1].axis
@@ -232,6 +289,13 @@ class ActiveReductions:
         if not isinstance(extent, int):
             return extent
         return -(-extent // (schedule.vector * schedule.unroll))
+
+
+def _fold_stages(
+    emitter: FunctionEmitter, accumulators: Sequence[RegisterAccumulator], stage: int
+) -> None:
+    for acc in accumulators:
+        fold_stage(emitter, acc, stage)
 
 
 def _reductions_in(nodes: Sequence[Node]) -> Iterator[Reduce]:

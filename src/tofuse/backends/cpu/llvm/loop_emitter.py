@@ -30,6 +30,7 @@ from tofuse.backends.cpu.llvm.statements import (
     emit_spill,
     emit_store,
 )
+from tofuse.backends.cpu.llvm.unroll_and_jam import can_copy, copy_iterations
 from tofuse.backends.cpu.llvm.unroll_rows import unrolls_rows
 from tofuse.cost.thresholds import MAX_STATEMENTS, REDUCED_ROWS
 from tofuse.ir.dims import Dim, known_multiple
@@ -154,6 +155,10 @@ class LoopEmitter:
     def _scalar_loop(self, emitter: FunctionEmitter, node: For, lo: str, hi: str) -> None:
         """Emit a loop that does not run in vectors, several rows per iteration if that pays."""
         f, loop = emitter.f, node.loop
+        if loop.jam > 1 and can_copy(node, self.nest, self.reductions):
+            lo = self._jammed_loop(emitter, node, lo, hi)
+            if lo == hi:
+                return
         is_whole = lo == "0" and emitter.transposed_tile is None
         unrolls = is_whole and unrolls_rows(self.nest, node)
         if unrolls:
@@ -172,6 +177,35 @@ class LoopEmitter:
             self.emit_split_nodes(emitter, node.body, [loop])
             if not unrolls:
                 self.reductions.fold_due_stages(emitter, [loop], node.body)
+
+    def _jammed_loop(self, emitter: FunctionEmitter, node: For, lo: str, hi: str) -> str:
+        """Emit a loop that runs several iterations at once; return where the others begin.
+
+        If their number is known, they run at once too.
+        """
+        f, axis, jam = emitter.f, node.loop.axis, node.loop.jam
+        extent = self.nest.kernel.extent(axis)
+        known = extent if isinstance(extent, int) and hi == str(extent) and lo == "0" else None
+        if known is None:
+            span = f.let(f"sub i64 {hi}, {lo}")
+            end = f.let(f"sub i64 {hi}, {f.let(f'srem i64 {span}, {jam}')}")
+        else:
+            end = str(known - known % jam)
+        if known is None or known > jam:
+            with self.scope(emitter), f.loop(lo, end, str(jam)) as index:
+                self._copied_body(emitter, node, index, jam)
+        elif known == jam:
+            with self.scope(emitter):
+                self._copied_body(emitter, node, lo, jam)
+        if known is not None and known % jam:
+            with self.scope(emitter):
+                self._copied_body(emitter, node, end, known % jam)
+        return end if known is None else hi
+
+    def _copied_body(self, emitter: FunctionEmitter, node: For, index: str, count: int) -> None:
+        """Emit the body of a loop for `count` iterations at once, the first at an index."""
+        emitter.indices[node.loop.axis] = index
+        self.emit_nodes(emitter, copy_iterations(node, count, self.reductions))
 
     def _unrolled_rows(self, emitter: FunctionEmitter, node: For, axis: str) -> None:
         """Emit one vector of several rows and add the sum of the rows to the accumulators."""
@@ -244,7 +278,10 @@ class LoopEmitter:
             span = f.let(f"sub i64 {hi}, {lo}")
             remaining = f.let(f"srem i64 {span}, {step}")
             whole_end = f.let(f"sub i64 {hi}, {remaining}")
-        if known is None or known >= step:
+        if known is not None and known // step == 1:
+            with self.scope(emitter):
+                self._vector_body(emitter, node, lo)
+        elif known is None or known >= step:
             blocks = self._sum_blocks(emitter, node, lo, whole_end)
             with blocks as (start, end), self.scope(emitter), f.loop(start, end, str(step)) as i:
                 self._vector_body(emitter, node, i)

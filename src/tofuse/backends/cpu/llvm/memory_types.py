@@ -77,13 +77,14 @@ def _encode(b: FormulaBuilder, x: Value, dtype: DType) -> Value:
 
 def _decode(b: FormulaBuilder, byte: Value, dtype: DType) -> Value:
     """Return the float32 value of a byte in an i32; computed through fp16, whose range is wider."""
-    upper = byte << 8
+    short = b.cast("trunc", byte, "i16")
+    upper = short << 8
     if dtype is DType.F8E4M3:
-        sign = upper & 0x8000
-        size = byte & 0x7F
+        sign = upper & -0x8000
+        size = short & 0x7F
         is_nan = b.compare("eq", size, NAN_BYTE)
         upper = b.select(is_nan, 0x7E00, size << 7) | sign
-    half = b.cast("bitcast", b.cast("trunc", upper, "i16"), "half")
+    half = b.cast("bitcast", upper, "half")
     wide = b.cast("fpext", half, "float")
     # the exponent of the fp16 number is 8 too small
     return wide if dtype is DType.F8E5M2 else wide * 256.0

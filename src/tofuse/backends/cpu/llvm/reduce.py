@@ -81,13 +81,15 @@ def _start(acc: RegisterAccumulator) -> Element:
     return (start, literal(NO_POSITION, DType.I64, acc.lanes))[: len(acc.types)]
 
 
-def update(emitter: FunctionEmitter, acc: RegisterAccumulator) -> None:
-    """Combine the current values of the reduction's argument into the accumulator."""
+def update(emitter: FunctionEmitter, acc: RegisterAccumulator, terms: Sequence[str]) -> None:
+    """Combine the current values of `terms` into the slots of the accumulator, in turn."""
     if acc.nan_lanes:
         _record_nan_lanes(emitter, acc)
-    for u, x in enumerate(emitter.operands(acc.reduce.arg, acc.dtype)):
-        element = current_element(emitter, acc.reduce, x, u)
-        _combine_into(emitter, acc, acc.slots[u], element, emitter.mask(u))
+    for k, term in enumerate(terms):
+        for u, x in enumerate(emitter.operands(term, acc.dtype)):
+            element = current_element(emitter, acc.reduce, x, u)
+            slot = acc.slots[(k * emitter.unroll + u) % len(acc.slots)]
+            _combine_into(emitter, acc, slot, element, emitter.mask(u))
 
 
 def current_element(emitter: FunctionEmitter, r: Reduce, x: str, u: int) -> Element:

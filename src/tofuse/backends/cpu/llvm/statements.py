@@ -12,6 +12,7 @@ from tofuse.backends.cpu.llvm.strided_access import (
     load_strided,
     store_interleaved,
 )
+from tofuse.backends.cpu.llvm.table_lookup import is_table, look_up
 from tofuse.ir.interleave import is_vectorizable_stride
 from tofuse.ir.kernel import Compute, Gather, InRange, Iota, Load, Store
 from tofuse.ir.nest import Reload
@@ -98,6 +99,9 @@ def emit_gather(emitter: FunctionEmitter, s: Gather, memory: DType) -> None:
             slot = emitter.element_pointer(pointer, memory, _add_offset(emitter, at, u * lanes))
             vectors.append(emitter.load(slot, memory, lanes, mask))
         emitter.define(s.name, vectors, s.dtype)
+        return
+    if is_table(emitter, s, memory):
+        emitter.define(s.name, look_up(emitter, s, memory), s.dtype)
         return
     int_ty = vector_type("i64", lanes)
     for u, by in enumerate(emitter.operands(s.dynamic_index, DType.I64)):

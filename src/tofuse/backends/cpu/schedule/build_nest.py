@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from tofuse.backends.cpu.schedule.dead_statements import dead_statements
@@ -279,7 +280,7 @@ class _NestBuilder:
         Return the statements that compute them, which share loops with those `outside`, and all
         statements with reloads in their place.
         """
-        if size_hint(product(self.kernel.extent(a) for a in axes)) < MIN_HOIST_TRIPS:
+        if self._trips(axes) < MIN_HOIST_TRIPS:
             return [], stmts
         by_name: dict[str, NestStmt] = {s.name: s for s in stmts if not isinstance(s, Store)}
         varying = {s for s in stmts if not axes.isdisjoint(self.placement.axes(s))}
@@ -299,6 +300,11 @@ class _NestBuilder:
                 reloads[s] = Reload(s.name, self.scratch.arrays[s.name])
                 needed |= slice_
         return [s for s in stmts if s in needed], [reloads.get(s, s) for s in stmts]
+
+    def _trips(self, axes: frozenset[str]) -> float:
+        """Return the iterations over some axes; those that run at the same time count as one."""
+        jammed = math.prod(lp.jam for lp in self.schedule.loops if lp.axis in axes)
+        return size_hint(product(self.kernel.extent(a) for a in axes)) / jammed
 
     def _spill_if_expensive(self, s: Compute | Load, level: int, slice_: set[NestStmt]) -> bool:
         """Spill a value that the statements `slice_` compute; return whether it is spilled."""

@@ -6,6 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tofuse.backends.cpu.schedule.contraction_loops import (
+    contraction_axes,
+    contraction_schedule,
+)
 from tofuse.backends.cpu.schedule.unroll_factor import unroll_factor
 from tofuse.cost.thresholds import (
     CPU_TRANSPOSE_TILE,
@@ -50,6 +54,9 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
     outer = [a for a in rest if a not in k.rescanned]
     inner = [a for a in rest if a in k.rescanned]
     lanes, unroll = _lanes_and_unroll(k, vector, target)
+    contraction = contraction_axes(kernel, vector, (*rest, vector), k.rescanned)
+    if contraction is not None:
+        return contraction_schedule(kernel, contraction, lanes, unroll, target)
     sizes = {a: k.extent(a) for a in k.by_stride}
     indices = [] if k.reduced or target.lanes == 1 else [x.index for x in k.accesses]
     transposed = transposed_axis(indices, vector, sizes, shortest=CPU_TRANSPOSE_TILE)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from tofuse.cost.machine import CACHE_LINE
 from tofuse.cost.thresholds import (
     MAX_ROW_BYTES,
+    MIN_BYTE_ROW,
     MIN_PASS_COST,
     MIN_PREFETCHED_BYTES,
     ROWS_AHEAD,
@@ -24,23 +25,28 @@ def prefetch(nest: Nest) -> Nest:
     """Prefetch the loads of a row's first pass for the next row in its most expensive later pass.
 
     The first pass is memory-bound, and an expensive pass leaves memory idle. Short rows with gaps
-    between them are prefetched `ROWS_AHEAD` rows ahead. See docs/measurements.md.
+    between them are prefetched `ROWS_AHEAD` rows ahead, and long rows of bytes one row ahead: the
+    hardware prefetcher falls behind the few lines that vectors of bytes take. See
+    docs/measurements.md.
     """
-    phases = (
-        replace(p, body=_prefetch_nodes(nest.kernel, p.body, p.band[-1] if p.band else None))
-        for p in nest.phases
-    )
+    phases = (replace(p, body=_prefetch_nodes(nest.kernel, p.body, p.band)) for p in nest.phases)
     return replace(nest, phases=tuple(phases))
 
 
-def _prefetch_nodes(kernel: Kernel, nodes: Sequence[Node], outer: Loop | None) -> tuple[Node, ...]:
+def _prefetch_nodes(
+    kernel: Kernel, nodes: Sequence[Node], around: tuple[Loop, ...]
+) -> tuple[Node, ...]:
+    """Return nodes inside the loops `around` with prefetches."""
+    outer = around[-1] if around else None
     result = [
-        replace(n, body=_prefetch_nodes(kernel, n.body, n.loop)) if isinstance(n, For) else n
+        replace(n, body=_prefetch_nodes(kernel, n.body, (*around, n.loop)))
+        if isinstance(n, For)
+        else n
         for n in nodes
     ]
     passes = [n for n in result if isinstance(n, For)]
     if outer is not None and not outer.strip:
-        passes = [replace(n, prefetch=_short_row_loads(kernel, n, outer.axis)) for n in passes]
+        passes = [replace(n, prefetch=_row_loads(kernel, n, around)) for n in passes]
         rest = iter(passes)
         result = [next(rest) if isinstance(n, For) else n for n in result]
     later_passes = [n for n in passes[1:] if n.loop == passes[0].loop]
@@ -70,17 +76,21 @@ def _next_row_loads(kernel: Kernel, first: For, axis: str) -> tuple[Load, ...]:
     )
 
 
-def _short_row_loads(kernel: Kernel, pass_: For, axis: str) -> tuple[Load, ...]:
-    """Return an innermost loop's loads of short rows, `ROWS_AHEAD` steps of `axis` later."""
+def _row_loads(kernel: Kernel, pass_: For, around: tuple[Loop, ...]) -> tuple[Load, ...]:
+    """Return an innermost loop's loads of later rows: short ones, and long ones of bytes."""
     if any(isinstance(n, For) for n in pass_.body):
         return pass_.prefetch
     found: list[Load] = []
     for s in _large_loads(kernel, pass_):
         row_bytes = _bytes(kernel, s, frozenset([pass_.loop.axis]))
-        step = s.index.coefficient(axis)
+        step = s.index.coefficient(around[-1].axis)
         has_gap = size_hint(step) * _bytes(kernel, s, frozenset()) >= row_bytes + CACHE_LINE
         if row_bytes <= SHORT_ROW_BYTES and has_gap:
             found.append(replace(s, index=s.index + make_affine([], step * ROWS_AHEAD)))
+        elif pass_.reductions and s.dtype.itemsize == 1 and row_bytes >= MIN_BYTE_ROW:
+            own = [lp for lp in around if not lp.strip and s.index.coefficient(lp.axis) != 0]
+            steps = [s.index.coefficient(lp.axis) * lp.jam for lp in own[-1:]]
+            found += (replace(s, index=s.index + make_affine([], step)) for step in steps)
     return tuple(found)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from tofuse.backends.cpu.schedule.loop_placement import PHASE_LEVEL, LoopPlacement
-from tofuse.ir.dims import Dim, product
+from tofuse.cost.machine import CACHE_LINE
+from tofuse.cost.thresholds import SET_BYTES
+from tofuse.ir.dims import Dim, known_multiple, product
 from tofuse.ir.kernel import Definition, Reduce, Store, make_affine
 from tofuse.ir.nest import Accumulator, Scratch
 from tofuse.ir.staged_sum import is_staged, sequential_steps, stage_count
@@ -73,7 +75,9 @@ class ScratchAllocator:
         tiled = self.placement.tiled_axes(axes, level)
         extents = self.placement.extents(axes, tiled)
         strides = [product(extents[k + 1 :]) for k in range(len(axes))]
-        elements = product(extents)
+        if strides and strides[0] != 1 and known_multiple(strides[0], SET_BYTES // dtype.itemsize):
+            strides[0] += CACHE_LINE // dtype.itemsize  # else rows would share the sets of a cache
+        elements = product((extents[0], strides[0])) if axes else 1
         offset = self.block_bytes
         size = product((elements, dtype.itemsize))
         padded = (size + 127) // 64 * 64 if isinstance(size, int) else size + 128

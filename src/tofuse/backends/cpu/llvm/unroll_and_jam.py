@@ -1,0 +1,114 @@
+"""Unroll and jam: copies of the statements of a loop for several iterations at the same time.
+
+A load that the iterations share then runs once for all, and their sums have accumulators of their
+own, so that one sum does not wait for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tofuse.backends.cpu.llvm.active_reductions import ActiveReductions
+from tofuse.backends.cpu.llvm.value_ranges import COPY_MARK
+from tofuse.ir.kernel import AffineExpr, Reduce, StatementMap, Stmt, Store, Uniform
+from tofuse.ir.nest import Accumulator, For, Nest, Node, Reload, StmtNode
+
+
+def can_copy(node: For, nest: Nest, reductions: ActiveReductions) -> bool:
+    """Whether iterations of a loop may run at the same time: registers hold what they compute."""
+    return _Copier(node.loop.axis, reductions).can_copy(node.body, nest.spills.keys())
+
+
+def copy_iterations(node: For, count: int, reductions: ActiveReductions) -> tuple[Node, ...]:
+    """Return the body of a loop for `count` iterations, of which the index is the first.
+
+    The copies are added to what is known of statements and values in `reductions`.
+    """
+    return tuple(_Copier(node.loop.axis, reductions).copies(node.body, count))
+
+
+@dataclass(frozen=True)
+class _Copier:
+    """Copies the statements that depend on an axis; see `copy_iterations`."""
+
+    axis: str
+    known: ActiveReductions
+
+    def can_copy(self, nodes: Sequence[Node], spilled: Iterable[str]) -> bool:
+        """Whether registers hold all values in these nodes that depend on the axis."""
+        names = frozenset(spilled)
+        for node in nodes:
+            match node:
+                case For():
+                    arrays = (a.array for a in node.reductions)
+                    if any(x is not None and x.index.terms for x in arrays):
+                        return False
+                    if not self.can_copy(node.body, names):
+                        return False
+                case StmtNode():
+                    s = node.stmt
+                    if isinstance(s, Uniform) or (isinstance(s, Reduce) and self.axis in s.over):
+                        return False
+                    if not isinstance(s, Store) and s.name in names and self._varies(s.name):
+                        return False
+        return True
+
+    def copies(self, nodes: Sequence[Node], count: int) -> Iterator[Node]:
+        """Yield the nodes, each followed by its copies for later iterations."""
+        for node in nodes:
+            match node:
+                case Reload():
+                    yield node
+                    if self._varies(node.name):
+                        yield from (self._reload(node, r) for r in range(1, count))
+                case StmtNode():
+                    yield node
+                    if self.axis in self.known.statement_axes[node.stmt]:
+                        yield from (StmtNode(self._copy(node.stmt, r)) for r in range(1, count))
+                case For():
+                    body = tuple(self.copies(node.body, count))
+                    accumulators = tuple(
+                        self._accumulator(a, r)
+                        for a in node.reductions
+                        for r in (range(count) if self._varies(a.reduce.name) else (0,))
+                    )
+                    ahead = tuple(
+                        replace(s, index=self._index(s.index, r))
+                        for s in node.prefetch
+                        for r in (range(count) if s.index.coefficient(self.axis) != 0 else (0,))
+                    )
+                    yield replace(node, body=body, reductions=accumulators, prefetch=ahead)
+
+    def _reload(self, node: Reload, r: int) -> Reload:
+        name, scratch = self._name(node.name, r), node.scratch
+        self.known.value_axes[name] = self.known.value_axes[node.name]
+        return Reload(name, replace(scratch, index=self._index(scratch.index, r)))
+
+    def _accumulator(self, a: Accumulator, r: int) -> Accumulator:
+        if r == 0:
+            return a
+        reduce = self._copy(a.reduce, r)
+        assert isinstance(reduce, Reduce)
+        return replace(a, reduce=reduce)
+
+    def _copy(self, s: Stmt, r: int) -> Stmt:
+        """Return the copy of a statement for iteration `r`, the same one at each call."""
+        key = s, self.axis, r
+        if key not in self.known.copies:
+            copied = s.map(
+                StatementMap(index=lambda i: self._index(i, r), value=lambda v: self._name(v, r))
+            )
+            if not isinstance(copied, Store):
+                copied = replace(copied, name=self._name(copied.name, r))
+            self.known.add_copy(key, copied)
+        return self.known.copies[key]
+
+    def _index(self, index: AffineExpr, r: int) -> AffineExpr:
+        return index + AffineExpr((), index.coefficient(self.axis) * r)
+
+    def _name(self, value: str, r: int) -> str:
+        return f"{value}{COPY_MARK}{self.axis}.{r}" if r and self._varies(value) else value
+
+    def _varies(self, value: str) -> bool:
+        return self.axis in self.known.value_axes[value]

@@ -1,0 +1,114 @@
+"""Loops of kernels with contractions: sums along vectors, of factors with axes of their own.
+
+The factor with the most bytes is read once: the loops over its axes are outside of those that it
+lacks. Several iterations of both run at the same time, so that registers serve a vector of one
+factor to several of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tofuse.cost.thresholds import (
+    CONTRACTION_TASKS,
+    MAX_CONTRACTION_STRIP,
+    MAX_JAMMED_COLUMNS,
+    MAX_JAMMED_ROWS,
+    MAX_JAMMED_SUMS,
+)
+from tofuse.ir.dims import product, size_hint
+from tofuse.ir.kernel import Kernel, Load, Reduce, Stmt, Uniform, iteration_axes
+from tofuse.ir.schedule import Loop, Schedule, Target
+
+
+@dataclass(frozen=True)
+class ContractionAxes:
+    """The axes of sums, outermost first.
+
+    All factors have those of `batch`, the largest one has `columns` and lacks `rows`. The sums run
+    over `depth`.
+    """
+
+    batch: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    depth: tuple[str, ...]
+
+
+def contraction_axes(
+    kernel: Kernel, vector: str, order: Sequence[str], passes: frozenset[str]
+) -> ContractionAxes | None:
+    """Return the axes of the contractions along a vector axis, None if there are none.
+
+    `order` has all axes of the kernel, outermost first, `passes` those that are read again after a
+    reduction over them.
+    """
+    value_axes, stmt_axes = iteration_axes(kernel)
+    sums = [s for s in kernel.body if isinstance(s, Reduce)]
+    if passes or not sums or any(isinstance(s, Uniform) for s in kernel.body):
+        return None
+    if any(s.op != "sum" or not s.dtype.is_float or vector not in s.over for s in sums):
+        return None
+    if len({(frozenset(s.over), value_axes[s.name]) for s in sums}) > 1:
+        return None
+    factors = [s for s in kernel.body if isinstance(s, Load) and vector in stmt_axes[s]]
+    outer, depth = value_axes[sums[0].name], frozenset(sums[0].over)
+    if any(stmt_axes[s] - outer - depth for s in kernel.body):
+        return None
+    largest = max(factors, key=lambda s: _nbytes(kernel, s, stmt_axes), default=None)
+    if largest is None:
+        return None
+    batch = frozenset.intersection(*(stmt_axes[s] & outer for s in factors))
+    columns = stmt_axes[largest] & outer - batch
+    rows = outer - batch - columns
+    if not columns:
+        return None
+
+    def ordered(axes: frozenset[str]) -> tuple[str, ...]:
+        return tuple(a for a in order if a in axes)
+
+    return ContractionAxes(ordered(batch), ordered(columns), ordered(rows), ordered(depth))
+
+
+def contraction_schedule(
+    kernel: Kernel, axes: ContractionAxes, lanes: int, unroll: int, target: Target
+) -> Schedule:
+    """Return the loops of contractions: tiles of columns for threads, then columns and rows."""
+    jam_rows, jam_columns = _jams(kernel, axes, target)
+    *outer, innermost = axes.columns
+    strip = 0 if outer else _strip(kernel, axes, target)
+    around = [Loop(a) for a in (*axes.batch, *outer)]
+    around += [Loop(innermost, strip)] if strip else []
+    rows = [Loop(a) for a in axes.rows[:-1]]
+    rows += [Loop(axes.rows[-1], jam=jam_rows)] if axes.rows else []
+    depth = [Loop(a) for a in axes.depth]
+    loops = (*around, Loop(innermost, jam=jam_columns), *rows, *depth)
+    jammed = jam_rows * jam_columns
+    return Schedule(loops, len(around), lanes, max(1, unroll // jammed))
+
+
+def _jams(kernel: Kernel, axes: ContractionAxes, target: Target) -> tuple[int, int]:
+    """Return how many rows and columns run at the same time: equal groups that registers hold."""
+    registers = MAX_JAMMED_SUMS if target.avx512 else MAX_JAMMED_SUMS // 2
+    rows = size_hint(kernel.extent(axes.rows[-1])) if axes.rows else 1
+    most = min(MAX_JAMMED_ROWS, registers)
+    jam_rows = max(1, -(-rows // max(1, -(-rows // most))))
+    columns = size_hint(kernel.extent(axes.columns[-1]))
+    if rows == 1:  # each row of the large factor is one stream of memory
+        return 1, 1
+    jam_columns = max(1, min(MAX_JAMMED_COLUMNS, registers // jam_rows, columns))
+    return jam_rows, jam_columns
+
+
+def _strip(kernel: Kernel, axes: ContractionAxes, target: Target) -> int:
+    """Return the columns of a task: a few tasks for each thread, of a multiple of the jam."""
+    columns = size_hint(kernel.extent(axes.columns[-1]))
+    tasks = CONTRACTION_TASKS * target.threads
+    least = MAX_JAMMED_COLUMNS * 2
+    return max(least, min(MAX_CONTRACTION_STRIP, columns // tasks // least * least))
+
+
+def _nbytes(kernel: Kernel, s: Load, stmt_axes: Mapping[Stmt, frozenset[str]]) -> int:
+    itemsize = next(b.dtype.itemsize for b in kernel.buffers if b.name == s.buffer)
+    return itemsize * size_hint(product(kernel.extent(a) for a in sorted(stmt_axes[s])))

@@ -1,0 +1,108 @@
+"""Which products of few rows a kernel computes together with the weight that it multiplies.
+
+A library reads its operands from memory. A weight that the program computes, such as the numbers
+of quantized codes, is then written and read once more, at several times the bytes of the codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from tofuse.analysis.alias import is_view, view_chain
+from tofuse.analysis.reachability import reachable
+from tofuse.cost.target_costs import CostsOf
+from tofuse.graph_partition import Partition
+from tofuse.ir.fusion_hints import fusion_forbidden
+from tofuse.ir.graph import Graph, Op, Value
+from tofuse.ops.table import OPS, Pattern
+from tofuse.passes.contract_products import contract_products, is_contractible
+
+SOURCES = (Pattern.OPAQUE, Pattern.SOURCE, Pattern.RANDOM)
+
+
+def contract_decoded(
+    graph: Graph, form_regions: Callable[[Graph], Partition], costs_of: CostsOf
+) -> Partition:
+    """Form regions of a graph in which kernels compute such products with their weights.
+
+    A product that cannot join the kernel that computes its weight stays a call of the library.
+    """
+    chosen = decoded_products(graph, costs_of)
+    part = form_regions(contract_products(graph, chosen, widen=True))
+    separate = _separate_products(part, chosen)
+    if separate:
+        part = form_regions(contract_products(graph, chosen - separate, widen=True))
+    return part
+
+
+def decoded_products(graph: Graph, costs_of: CostsOf) -> frozenset[Value]:
+    """Return the results of products of few rows whose weight a kernel computes.
+
+    All readers of the weight must be such products: others would need it in memory.
+    """
+    producers, users = graph.producers(), graph.users()
+    candidates = [op for op in graph.ops if op.kind == "opaque" and is_contractible(op)]
+    found = {op for op in candidates if _has_few_rows(op, costs_of)}
+    found = {op for op in found if _is_computed(_weight(op), op, producers)}
+    outputs = frozenset(v for v in graph.outputs if v is not None)
+    while True:
+        kept = {op for op in found if _is_read_by(_weight(op), found, users, producers, outputs)}
+        if kept == found:
+            return frozenset(op.result for op in found)
+        found = kept
+
+
+def _separate_products(part: Partition, chosen: frozenset[Value]) -> frozenset[Value]:
+    """Return the chosen products that are not in the kernel that computes their weight."""
+    producers, users = part.graph.producers(), part.graph.users()
+    region_of = {op: region for region in part.regions for op in region.ops}
+
+    def computed_from(v: Value) -> list[Value]:
+        return [] if v in chosen else [r for op in users.get(v, ()) for r in op.results]
+
+    found: list[Value] = []
+    for op in (op for op in part.graph.ops if op.kind == "contract"):
+        weight = producers.get(part.aliases.view_chain(op.inputs[1])[-1])
+        if weight is None or region_of.get(weight) is not region_of[op]:
+            found += reachable([op.result], computed_from)
+    return chosen.intersection(found)
+
+
+def _weight(product: Op) -> Value:
+    *_, weight = product.argument_tensors or ()
+    return weight
+
+
+def _has_few_rows(product: Op, costs_of: CostsOf) -> bool:
+    """Whether a product has at most the rows that a kernel computes as fast as a library."""
+    costs, rows = costs_of(product.result.type.device), product.result.shape[-2]
+    return isinstance(rows, int) and 0 < rows <= costs.max_contracted_rows
+
+
+def _is_computed(weight: Value, product: Op, producers: Mapping[Value, Op]) -> bool:
+    """Whether an op of a kernel computes the weight of a product."""
+    op = producers.get(view_chain(weight, producers)[-1])
+    if op is None or OPS[op.kind].pattern in SOURCES:
+        return False
+    return not fusion_forbidden(op, product)
+
+
+def _is_read_by(
+    weight: Value,
+    products: Collection[Op],
+    users: Mapping[Value, Sequence[Op]],
+    producers: Mapping[Value, Op],
+    outputs: Collection[Value],
+) -> bool:
+    """Whether these products alone read a weight, in any of its views."""
+    work = [view_chain(weight, producers)[-1]]
+    while work:
+        value = work.pop()
+        if value in outputs:
+            return False
+        for user in users.get(value, ()):
+            if is_view(user):
+                work.append(user.result)
+            elif user not in products or user.inputs.count(value) != 1 or _weight(user) != value:
+                return False
+    return True

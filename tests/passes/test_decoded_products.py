@@ -1,0 +1,146 @@
+"""A kernel multiplies the weight that it decodes: right for all formats, rows, sizes, dtypes."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tofuse
+from tests.support.decodes import FORMATS
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+def compiled(fn, **options):
+    return tofuse.compile(fn, dynamic=False, hand_back=False, **options)
+
+
+def library_calls(fn, *args):
+    """Return how many operators of PyTorch the compiled program calls."""
+    return len(tofuse.explain(fn)(*args).library_calls)
+
+
+def relative_error(result, reference):
+    difference = (result.double() - reference).square().mean().sqrt()
+    return (difference / reference.square().mean().sqrt()).item()
+
+
+def reference(form, x, codes):
+    """Return the layer in float64, of the same scales."""
+    wide = [c.double() if c.dtype == torch.float32 else c for c in codes]
+    return F.linear(x.double(), form.decode(torch.float64, *wide))
+
+
+@pytest.mark.broad(8)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 9, 16, 21, 32])
+@pytest.mark.parametrize("name", FORMATS)
+def test_error_is_at_most_that_of_eager(name, rows, dtype):
+    form = FORMATS[name]
+    for columns, depth in ((7, form.group), (64, 5 * form.group), (133, 7 * form.group)):
+        torch._dynamo.reset()
+        x, codes = torch.randn(rows, depth).to(dtype), form.make(columns, depth)
+        exact, eager = reference(form, x, codes), form.layer(x, *codes)
+        ours = compiled(form.layer)(x, *codes)
+        assert ours.dtype == eager.dtype and ours.shape == eager.shape
+        # a few results of half precision: the last rounding decides
+        margin = 1e-7 if dtype == torch.float32 else 2e-3
+        assert relative_error(ours, exact) <= 1.1 * relative_error(eager, exact) + margin
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_one_kernel(name):
+    form = FORMATS[name]
+    x, codes = torch.randn(2, 4 * form.group), form.make(96, 4 * form.group)
+    assert library_calls(form.layer, x, *codes) == 0
+
+
+@pytest.mark.parametrize("name", ["int8", "int4, groups of 32, zero", "nf4"])
+def test_special_scales_are_eagers(name):
+    form = FORMATS[name]
+    x = torch.randn(3, 2 * form.group)
+    for special in (0.0, float("inf"), float("nan"), 3e38, 1e-40):
+        codes = form.make(24, 2 * form.group)
+        codes[1][5] = special
+        ours, eager = compiled(form.layer)(x, *codes), form.layer(x, *codes)
+        torch.testing.assert_close(ours, eager, equal_nan=True, rtol=1e-4, atol=1e-4)
+
+
+def test_every_code():
+    for name in FORMATS:
+        form = FORMATS[name]
+        _, *rest = form.make(256, form.group)
+        codes = form.make(256, form.group)[0]
+        every = torch.arange(256, dtype=torch.uint8)[:, None].expand(codes.shape).contiguous()
+        if codes.dtype == torch.uint8 and name != "codebook of 27":
+            codes = every
+        elif codes.dtype.itemsize == 1 and name != "codebook of 27":
+            codes = every.view(codes.dtype)
+        x = torch.zeros(1, form.group)
+        x[0, 0] = 1
+        torch._dynamo.reset()
+        ours, eager = compiled(form.layer)(x, codes, *rest), form.layer(x, codes, *rest)
+        torch.testing.assert_close(ours, eager, equal_nan=True)
+
+
+def test_bias_and_activation_join_the_kernel():
+    form = FORMATS["int8"]
+
+    def layer(x, bias, *codes):
+        return F.gelu(F.linear(x, form.decode(x.dtype, *codes), bias)) + 1
+
+    x, bias, codes = torch.randn(4, 96), torch.randn(40), form.make(40, 96)
+    torch.testing.assert_close(compiled(layer)(x, bias, *codes), layer(x, bias, *codes))
+    assert library_calls(layer, x, bias, *codes) == 0
+
+
+def test_gradient_of_the_activations():
+    form = FORMATS["int4, groups of 32, zero"]
+    codes = form.make(48, 96)
+    ours, eager = (torch.randn(3, 96).requires_grad_() for _ in range(2))
+    with torch.no_grad():
+        eager.copy_(ours)
+    compiled(form.layer)(ours, *codes).sin().sum().backward()
+    form.layer(eager, *codes).sin().sum().backward()
+    torch.testing.assert_close(ours.grad, eager.grad)
+
+
+def test_weight_with_contiguous_columns():
+    def layer(x, w, s):
+        return x @ (w.to(x.dtype) * s)
+
+    for rows in (1, 3):
+        torch._dynamo.reset()
+        x, w = torch.randn(rows, 65), torch.randint(-128, 128, (65, 130), dtype=torch.int8)
+        s = torch.rand(130)
+        torch.testing.assert_close(compiled(layer)(x, w, s), layer(x, w, s), rtol=1e-4, atol=1e-3)
+
+
+def test_operands_that_are_not_contiguous():
+    form = FORMATS["int8"]
+    x, (w, s) = torch.randn(5, 2 * 70)[:, ::2], form.make(33, 70)
+    w = torch.cat([w, w], 1)[:, 70:]
+    torch.testing.assert_close(compiled(form.layer)(x, w, s), form.layer(x, w, s))
+
+
+def test_no_columns_and_no_depth():
+    form = FORMATS["int8"]
+    for rows, columns, depth in ((1, 0, 8), (2, 8, 0), (0, 8, 8)):
+        torch._dynamo.reset()
+        x, codes = torch.randn(rows, depth), form.make(columns, depth)
+        torch.testing.assert_close(compiled(form.layer)(x, *codes), form.layer(x, *codes))
+
+
+def test_a_weight_that_others_read_stays_in_memory():
+    def layer(x, w, s):
+        weight = w.float() * s
+        return F.linear(x, weight), weight
+
+    x, codes = torch.randn(2, 64), FORMATS["int8"].make(32, 64)
+    torch.testing.assert_close(compiled(layer)(x, *codes), layer(x, *codes))
+    assert library_calls(layer, x, *codes) == 1
+
+
+def test_eager_precision_leaves_the_product_to_pytorch():
+    form = FORMATS["int8"]
+    x, codes = torch.randn(2, 64), form.make(32, 64)
+    assert torch.equal(compiled(form.layer, precision="eager")(x, *codes), form.layer(x, *codes))
