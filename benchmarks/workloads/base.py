@@ -10,7 +10,7 @@ from torch import Tensor
 from benchmarks.check import as_tuple, output_gradients
 from benchmarks.seeds import RNG_SEED, Inputs, Program, Size
 
-WorkloadGroup = Literal["table", "extra", "bf16", "sizes", "models", "machine"]
+WorkloadGroup = Literal["table", "extra", "bf16", "sizes", "products", "models", "machine"]
 Results = tuple[Tensor, ...]
 InputMaker = Callable[[Size, torch.dtype], Inputs]
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from benchmarks.seeds import Inputs, Size
 from benchmarks.workloads.base import Case, CaseMaker, Workload, WorkloadGroup, calls
 from benchmarks.workloads.extra import BF16, EXTRA, SIZES
+from benchmarks.workloads.products import PRODUCTS
 from benchmarks.workloads.table import TABLE
 
 COPY_BYTES = 256_000_000  # of each of two tensors: eight times the largest cache
@@ -68,5 +69,5 @@ MODELS: tuple[Workload, ...] = tuple(
 )
 
 COPY = Workload("copy", "machine", calls(copy, copy_inputs))
-WORKLOADS: tuple[Workload, ...] = (*TABLE, *EXTRA, *BF16, *SIZES, *MODELS)
-GROUPS: tuple[WorkloadGroup, ...] = ("table", "extra", "bf16", "sizes", "models")
+WORKLOADS: tuple[Workload, ...] = (*TABLE, *EXTRA, *BF16, *SIZES, *PRODUCTS, *MODELS)
+GROUPS: tuple[WorkloadGroup, ...] = ("table", "extra", "bf16", "sizes", "products", "models")

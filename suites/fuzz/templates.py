@@ -54,6 +54,10 @@ torch.addmm({f}, {g}, {h})| torch.baddbmm({f}, {g}, {h})| torch.kron({f}, {g})
 F.scaled_dot_product_attention({f}, {g}, {h})| F.conv1d({f}, {g})| F.conv1d({f}, {g}, padding=1)
 torch.addmv({f}, {g}, {h})| torch.cross({f}, {g}, dim={d})| torch.cdist({f}, {g})
 torch.tensordot({f}, {g}, dims=1)| {i} @ {i}| {i} @ {i}.mT
+F.linear({f}, (torch.arange({f}.shape[-1] * 5).view(5, -1) % 7 - 3).to({f}.dtype) * {p})
+F.linear({f}, {g}.tanh() * {p})| {f} @ ({i} % 7).to({f}.dtype)| F.linear({f}, ({i} & 15) * {F})
+F.linear({f}, torch.stack([{i} & 15, ({i} >> 4) & 15], -1).flatten(-2).to({f}.dtype) * {p})
+F.linear({f}, torch.arange(16, dtype={f}.dtype)[{i} & 15] * {p})| {f} @ ({g} * {p}).sin()
 """
 
 EXACT = """

@@ -165,6 +165,9 @@ PACKED_COLUMNS = 32  # of a micropanel, even if partly empty: "Matrix products"
 DIRECT_ELEMENT_NS, DIRECT_RATE = 0.17, 1.1  # that is read once: "Products of few rows"
 DIRECT_UNALIGNED = 1.7  # times, if rows of B are no whole cache lines: "Products of few rows"
 STREAMED_ROWS = 4  # so few rows, the library reads B once, too: "Products of few rows"
+STREAMED_ROWS_BF16, STREAMED_ROWS_F16 = 4, 16  # of a weight read by kernels: "Decoded weights"
+STREAMED_ROWS_F32 = 1  # where MKL leaves AVX-512 unused: "Decoded weights"
+MIN_STREAMED_ELEMENTS = 1 << 18  # of a weight that kernels read: "Decoded weights"
 PRODUCT_CALL_US = 5.0  # of our call, more than the library's: "Products of few rows"
 MIN_PRODUCT_GAIN = 1.25  # predicted, of our kernel over the library: "Products of few rows"
 
@@ -182,6 +185,7 @@ PANEL_DEPTH = 256  # of a micropanel: "Matrix products"
 PANEL_OVERHEAD = 0.7  # of a micropanel, in rows: not measured
 DIRECT_ROWS, DIRECT_COLUMNS = 8, 4  # of a product at once, at most: not measured
 MAX_CONTRACTED_ROWS = 32  # of a product in the kernel that decodes its weight: "Decoded weights"
+MAX_ACCUMULATED_ROWS = 8  # the same, of a weight with contiguous columns: "Decoded weights"
 MAX_JAMMED_ROWS, MAX_JAMMED_COLUMNS = 8, 4  # of a contraction at once: "Decoded weights"
 MAX_JAMMED_SUMS = 16  # vectors of sums in registers, of 32, beside factors: "Decoded weights"
 MAX_SUM_CHAINS = 4  # that the products of one step are added to: "Decoded weights"

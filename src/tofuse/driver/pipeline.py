@@ -87,9 +87,9 @@ from tofuse.passes.batch.remarks import missed_batching_remarks
 from tofuse.passes.canonicalize_views import canonicalize_views
 from tofuse.passes.chunk.chunk_rows import chunk_rows
 from tofuse.passes.closed_form_reductions import closed_form_reductions
+from tofuse.passes.contract_few_rows import contract_few_rows
 from tofuse.passes.cse import cse
 from tofuse.passes.dead_code import dead_code
-from tofuse.passes.decoded_products import contract_decoded
 from tofuse.passes.fold_constants import fold_constants
 from tofuse.passes.hoist_gather import hoist_gather
 from tofuse.passes.matvec import matvec
@@ -319,7 +319,7 @@ def partition(
     def form_first(graph: Graph) -> Partition:
         return form(eliminate_concats(graph, evaluator.costs_of, in_place_concats))
 
-    part = form_first(graph) if exact else contract_decoded(graph, form_first, evaluator.costs_of)
+    part = form_first(graph) if exact else contract_few_rows(graph, form_first, evaluator.costs_of)
     rewritten = fold_epilogues(part)
     if in_place_concats:
         rewritten = eliminate_stored_concats(rewritten, part, evaluator.costs_of)

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from tofuse.analysis.alias import MemRef
 from tofuse.backends.cpu.cost.nest_cost import nest_cost, recompute_rejection
+from tofuse.backends.cpu.cost.products import streamed_rows
 from tofuse.backends.cpu.gemm import load_product
 from tofuse.backends.cpu.llvm.emit import emit, phase_functions
 from tofuse.backends.cpu.runtime.cpu_timing import interleaved_us
@@ -33,6 +34,7 @@ from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
 from tofuse.cost.target_costs import TargetCosts
 from tofuse.cost.thresholds import (
+    MAX_ACCUMULATED_ROWS,
     MAX_CONTRACTED_ROWS,
     MAX_GROUPED_WORKSPACE,
     MAX_OPERANDS,
@@ -96,6 +98,8 @@ class CpuBackend:
             splits_reductions=True,
             merges_equal_loops=True,
             max_contracted_rows=MAX_CONTRACTED_ROWS if self.target.lanes > 1 else 0,
+            max_accumulated_rows=MAX_ACCUMULATED_ROWS if self.target.lanes > 1 else 0,
+            streamed_rows=streamed_rows(self.target),
             split_threshold=SPLIT_THRESHOLD,
             separate_rule=Rule.SHORT_ROWS,
         )

@@ -104,6 +104,8 @@ class CudaBackend:
             splits_reductions=False,
             merges_equal_loops=False,
             max_contracted_rows=0,
+            max_accumulated_rows=0,
+            streamed_rows={},
             split_threshold=GPU_SPLIT_THRESHOLD,
             separate_rule=Rule.SLOWER_KERNEL,
         )

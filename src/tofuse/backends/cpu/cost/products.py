@@ -7,6 +7,7 @@ rows".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tofuse.cost.machine import Machine
@@ -23,7 +24,12 @@ from tofuse.cost.thresholds import (
     PACKED_RATE,
     PRODUCT_CALL_US,
     STREAMED_ROWS,
+    STREAMED_ROWS_BF16,
+    STREAMED_ROWS_F16,
+    STREAMED_ROWS_F32,
 )
+from tofuse.ir.schedule import Target
+from tofuse.ir.types import DType
 
 FLOAT_BYTES, LINE_BYTES = 4, 64
 
@@ -83,3 +89,11 @@ def product_costs(size: ProductSize, machine: Machine, library_avx512: bool) -> 
 def is_faster(own_us: float, library_us: float) -> bool:
     """Return whether our kernel is predicted to be faster by a margin."""
     return own_us * MIN_PRODUCT_GAIN < library_us
+
+
+def streamed_rows(target: Target) -> Mapping[DType, int]:
+    """Return how many rows our kernels multiply by a weight in memory faster than the library."""
+    if target.lanes == 1:
+        return {}
+    halves = {DType.BF16: STREAMED_ROWS_BF16, DType.F16: STREAMED_ROWS_F16}
+    return halves | {DType.F32: STREAMED_ROWS_F32} if target.fast_gemm else halves

@@ -84,10 +84,11 @@ def _row_loads(kernel: Kernel, pass_: For, around: tuple[Loop, ...]) -> tuple[Lo
     for s in _large_loads(kernel, pass_):
         row_bytes = _bytes(kernel, s, frozenset([pass_.loop.axis]))
         step = s.index.coefficient(around[-1].axis)
-        has_gap = size_hint(step) * _bytes(kernel, s, frozenset()) >= row_bytes + CACHE_LINE
+        itemsize = _bytes(kernel, s, frozenset())
+        has_gap = size_hint(step) * itemsize >= row_bytes + CACHE_LINE
         if row_bytes <= SHORT_ROW_BYTES and has_gap:
             found.append(replace(s, index=s.index + make_affine([], step * ROWS_AHEAD)))
-        elif pass_.reductions and s.dtype.itemsize == 1 and row_bytes >= MIN_BYTE_ROW:
+        elif pass_.reductions and itemsize == 1 and row_bytes >= MIN_BYTE_ROW:
             own = [lp for lp in around if not lp.strip and s.index.coefficient(lp.axis) != 0]
             steps = [s.index.coefficient(lp.axis) * lp.jam for lp in own[-1:]]
             found += (replace(s, index=s.index + make_affine([], step)) for step in steps)

@@ -1,11 +1,11 @@
-"""A kernel multiplies the weight that it decodes: right for all formats, rows, sizes, dtypes."""
+"""Kernels multiply the weights that they decode or stream: all formats, rows, sizes, dtypes."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import tofuse
-from tests.support.decodes import FORMATS
+from benchmarks.workloads.decodes import FORMATS
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -144,3 +144,45 @@ def test_eager_precision_leaves_the_product_to_pytorch():
     form = FORMATS["int8"]
     x, codes = torch.randn(2, 64), form.make(32, 64)
     assert torch.equal(compiled(form.layer, precision="eager")(x, *codes), form.layer(x, *codes))
+
+
+@pytest.mark.broad(4)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [1, 2, 4, 7, 16, 17])
+def test_weights_in_memory(rows, dtype):
+    """The error is at most eager's, with neighbours on both sides, in each layout of the weight."""
+
+    def layer(x, w, bias):
+        return F.gelu(F.linear(F.silu(x), w, bias)) + x[:, :1]
+
+    for columns, depth in ((520, 512), (700, 1001)):
+        torch._dynamo.reset()
+        x, w = torch.randn(rows, depth).to(dtype), torch.randn(columns, depth).to(dtype)
+        for weight in (w, w.T.contiguous().T, torch.cat([w, w], 1)[:, :depth]):
+            bias = torch.randn(columns).to(dtype)
+            exact = layer(x.double(), weight.double(), bias.double())
+            eager, ours = layer(x, weight, bias), compiled(layer)(x, weight, bias)
+            assert ours.dtype == eager.dtype
+            margin = 1e-7 if dtype == torch.float32 else 1e-4
+            assert relative_error(ours, exact) <= 1.1 * relative_error(eager, exact) + margin
+
+
+def test_weights_in_memory_train():
+    def layer(x, w):
+        return (F.linear(x, w) * 0.05).sin().sum()
+
+    grads = []
+    for fn in (layer, compiled(layer)):
+        torch.manual_seed(0)
+        x = torch.randn(1, 512, requires_grad=True)
+        w = torch.randn(600, 512, requires_grad=True)
+        fn(x, w).backward()
+        grads.append((x.grad, w.grad))
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [(torch.bfloat16, 2), (torch.float16, 16)])
+def test_few_rows_of_half_precision_are_kernels(dtype, rows):
+    x, w = torch.randn(rows, 1024).to(dtype), torch.randn(1024, 1024).to(dtype)
+    assert library_calls(F.linear, x, w) == 0
+    assert library_calls(F.linear, torch.randn(64, 1024).to(dtype), w) == 1

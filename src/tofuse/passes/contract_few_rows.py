@@ -1,7 +1,8 @@
-"""Which products of few rows a kernel computes together with the weight that it multiplies.
+"""Which products of few rows kernels compute: with the weight, or where the library is slow.
 
 A library reads its operands from memory. A weight that the program computes, such as the numbers
 of quantized codes, is then written and read once more, at several times the bytes of the codes.
+With few rows, a product is a reading of its weight, and libraries are slow at some dtypes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from tofuse.analysis.alias import is_view, view_chain
 from tofuse.analysis.reachability import reachable
 from tofuse.cost.target_costs import CostsOf
+from tofuse.cost.thresholds import MIN_STREAMED_ELEMENTS
 from tofuse.graph_partition import Partition
+from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_forbidden
 from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ops.table import OPS, Pattern
@@ -20,19 +23,34 @@ from tofuse.passes.contract_products import contract_products, is_contractible
 SOURCES = (Pattern.OPAQUE, Pattern.SOURCE, Pattern.RANDOM)
 
 
-def contract_decoded(
+def contract_few_rows(
     graph: Graph, form_regions: Callable[[Graph], Partition], costs_of: CostsOf
 ) -> Partition:
-    """Form regions of a graph in which kernels compute such products with their weights.
+    """Form regions of a graph in which kernels compute products of few rows.
 
     A product that cannot join the kernel that computes its weight stays a call of the library.
     """
-    chosen = decoded_products(graph, costs_of)
-    part = form_regions(contract_products(graph, chosen, widen=True))
-    separate = _separate_products(part, chosen)
+    decoded, streamed = decoded_products(graph, costs_of), streamed_products(graph, costs_of)
+    part = form_regions(contract_products(graph, decoded | streamed, widen=True))
+    separate = _separate_products(part, decoded)
     if separate:
-        part = form_regions(contract_products(graph, chosen - separate, widen=True))
+        chosen = decoded - separate | streamed
+        part = form_regions(contract_products(graph, chosen, widen=True))
     return part
+
+
+def streamed_products(graph: Graph, costs_of: CostsOf) -> frozenset[Value]:
+    """Return the results of products whose weight a kernel reads faster than the library does."""
+    products = (op for op in graph.ops if op.kind == "opaque" and is_contractible(op))
+    return frozenset(op.result for op in products if _is_streamed(op, costs_of))
+
+
+def _is_streamed(product: Op, costs_of: CostsOf) -> bool:
+    weight, rows = _weight(product), product.result.shape[-2]
+    most = costs_of(weight.type.device).streamed_rows.get(weight.dtype, 0)
+    is_large = size_hint(weight.type.numel) >= MIN_STREAMED_ELEMENTS
+    fits = isinstance(rows, int) and 0 < rows <= most
+    return fits and is_large and len(weight.shape) == 2 and weight.layout[-2] == 1
 
 
 def decoded_products(graph: Graph, costs_of: CostsOf) -> frozenset[Value]:
@@ -76,7 +94,9 @@ def _weight(product: Op) -> Value:
 def _has_few_rows(product: Op, costs_of: CostsOf) -> bool:
     """Whether a product has at most the rows that a kernel computes as fast as a library."""
     costs, rows = costs_of(product.result.type.device), product.result.shape[-2]
-    return isinstance(rows, int) and 0 < rows <= costs.max_contracted_rows
+    along_depth = _weight(product).layout[-2] == 1
+    most = costs.max_contracted_rows if along_depth else costs.max_accumulated_rows
+    return isinstance(rows, int) and 0 < rows <= most
 
 
 def _is_computed(weight: Value, product: Op, producers: Mapping[Value, Op]) -> bool:
