@@ -186,3 +186,71 @@ def test_few_rows_of_half_precision_are_kernels(dtype, rows):
     x, w = torch.randn(rows, 1024).to(dtype), torch.randn(1024, 1024).to(dtype)
     assert library_calls(F.linear, x, w) == 0
     assert library_calls(F.linear, torch.randn(64, 1024).to(dtype), w) == 1
+
+
+def test_decoded_after_streamed():
+    """A product that stays in the library does not take those after it along."""
+    form = FORMATS["int8"]
+
+    def layers(x, w, *codes):
+        return F.linear(F.linear(x, w), form.decode(x.dtype, *codes))
+
+    for dtype in (torch.float32, torch.bfloat16):
+        torch._dynamo.reset()
+        x, w = torch.randn(1, 512).to(dtype), torch.randn(512, 512).to(dtype)
+        assert library_calls(layers, x, w, *form.make(512, 512)) == 0
+
+
+def test_products_of_a_batch_that_share_a_weight():
+    def batched(x, w, s):
+        return x @ (w.float() * s).expand(40, *w.shape)
+
+    x, w = torch.randn(40, 2, 64), torch.randint(-9, 9, (64, 48), dtype=torch.int8)
+    s = torch.rand(48)
+    torch.testing.assert_close(compiled(batched)(x, w, s), batched(x, w, s), rtol=1e-4, atol=1e-3)
+    assert library_calls(batched, x, w, s) == 1
+
+
+def test_sums_of_products_that_are_hoisted():
+    def repeated(p, q, u, v):
+        return (p.exp() * q + u.exp() * v).expand(64, 4096).sum()
+
+    args = [torch.randn(4096) for _ in range(4)]
+    torch.testing.assert_close(compiled(repeated)(*args), repeated(*args), rtol=1e-4, atol=1e-2)
+
+
+def test_positions_of_maxima_over_an_outer_axis():
+    def positions(x, b):
+        y = x + b
+        return y.argmax(0), y.sum((0, 2))
+
+    for columns in (512, 1024):
+        torch._dynamo.reset()
+        x, b = torch.randn(64, 4, columns), torch.randn(columns)
+        ours, eager = compiled(positions)(x, b), positions(x, b)
+        assert torch.equal(ours[0], eager[0])
+        torch.testing.assert_close(ours[1], eager[1], rtol=1e-4, atol=1e-2)
+
+
+def test_tuned():
+    form = FORMATS["int4, groups of 32, zero"]
+    x, codes = torch.randn(4, 256), form.make(96, 256)
+    ours = compiled(form.layer, tune="measure")(x, *codes)
+    torch.testing.assert_close(ours, form.layer(x, *codes), rtol=1e-4, atol=1e-4)
+
+
+def test_several_sums_of_one_pair():
+    def pairs(a, b):
+        a, b = a[:, None], b[None]
+        return (a * b).sum(-1), (a - b).square().sum(-1), (a * a * b).sum(-1)
+
+    for dtype in (torch.float32, torch.float64):
+        torch._dynamo.reset()
+        a, b = torch.randn(9, 70).to(dtype), torch.randn(50, 70).to(dtype)
+        torch.testing.assert_close(compiled(pairs)(a, b), pairs(a, b), rtol=1e-4, atol=1e-4)
+
+
+def test_few_long_rows():
+    x, w = torch.randn(8, 100_001), torch.randn(100_001)
+    ours = compiled(lambda x, w: (x * w).sum(-1))(x, w)
+    torch.testing.assert_close(ours, x @ w, rtol=1e-3, atol=1e-2)

@@ -103,7 +103,7 @@ class InterpretedBackend:
         splits_reductions=False,
         merges_equal_loops=True,
         max_contracted_rows=0,
-        max_accumulated_rows=0,
+        max_contracted_rows_by_columns=0,
         streamed_rows={},
         split_threshold=1.0,
         separate_rule=Rule.SLOWER_KERNEL,

@@ -20,10 +20,10 @@ class TargetCosts:
     - `splits_reductions`: a reduction over channels and places is faster in two steps.
     - `merges_equal_loops`: kernels whose loops agree are merged, whatever the cost.
     - `max_contracted_rows`: rows of a product that a kernel computes as fast as a library does,
-      while it computes the weight. `max_accumulated_rows`: if the columns of the weight are
-      contiguous, not the depth.
-    - `streamed_rows`: by the dtype of a weight in memory, the most rows of a product for which a
-      kernel reads the weight faster than the library does.
+      while it computes the weight; if the columns of the weight are contiguous, and not its depth,
+      `max_contracted_rows_by_columns`.
+    - `streamed_rows`: by the dtype of a weight in memory, the rows of a product for which a kernel
+      reads the weight faster than the library does.
     - `split_threshold`: two kernels stay separate if they take less than this part of the time of
       one, for the reason `separate_rule`.
     """
@@ -34,8 +34,8 @@ class TargetCosts:
     splits_reductions: bool
     merges_equal_loops: bool
     max_contracted_rows: int
-    max_accumulated_rows: int
-    streamed_rows: Mapping[DType, int]
+    max_contracted_rows_by_columns: int
+    streamed_rows: Mapping[DType, range]
     split_threshold: float
     separate_rule: Rule
 

@@ -1,8 +1,9 @@
-"""Which products of few rows kernels compute: with the weight, or where the library is slow.
+"""Choose the products of few rows that kernels compute instead of the library.
 
 A library reads its operands from memory. A weight that the program computes, such as the numbers
 of quantized codes, is then written and read once more, at several times the bytes of the codes.
-With few rows, a product is a reading of its weight, and libraries are slow at some dtypes.
+The time of a product of few rows is the time to read its weight, and libraries read some dtypes
+slowly.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def contract_few_rows(
     """
     decoded, streamed = decoded_products(graph, costs_of), streamed_products(graph, costs_of)
     part = form_regions(contract_products(graph, decoded | streamed, widen=True))
-    separate = _separate_products(part, decoded)
+    separate = _separate_products(part, decoded | streamed) & decoded
     if separate:
         chosen = decoded - separate | streamed
         part = form_regions(contract_products(graph, chosen, widen=True))
@@ -47,10 +48,9 @@ def streamed_products(graph: Graph, costs_of: CostsOf) -> frozenset[Value]:
 
 def _is_streamed(product: Op, costs_of: CostsOf) -> bool:
     weight, rows = _weight(product), product.result.shape[-2]
-    most = costs_of(weight.type.device).streamed_rows.get(weight.dtype, 0)
+    streamed = costs_of(weight.type.device).streamed_rows.get(weight.dtype, range(0))
     is_large = size_hint(weight.type.numel) >= MIN_STREAMED_ELEMENTS
-    fits = isinstance(rows, int) and 0 < rows <= most
-    return fits and is_large and len(weight.shape) == 2 and weight.layout[-2] == 1
+    return rows in streamed and is_large and len(weight.shape) == 2 and weight.layout[-2] == 1
 
 
 def decoded_products(graph: Graph, costs_of: CostsOf) -> frozenset[Value]:
@@ -60,18 +60,20 @@ def decoded_products(graph: Graph, costs_of: CostsOf) -> frozenset[Value]:
     """
     producers, users = graph.producers(), graph.users()
     candidates = [op for op in graph.ops if op.kind == "opaque" and is_contractible(op)]
-    found = {op for op in candidates if _has_few_rows(op, costs_of)}
+    found = {op for op in candidates if _has_few_rows(op, producers, costs_of)}
     found = {op for op in found if _is_computed(_weight(op), op, producers)}
     outputs = frozenset(v for v in graph.outputs if v is not None)
     while True:
-        kept = {op for op in found if _is_read_by(_weight(op), found, users, producers, outputs)}
+        kept = {
+            op for op in found if _is_read_only_by(_weight(op), found, users, producers, outputs)
+        }
         if kept == found:
             return frozenset(op.result for op in found)
         found = kept
 
 
 def _separate_products(part: Partition, chosen: frozenset[Value]) -> frozenset[Value]:
-    """Return the chosen products that are not in the kernel that computes their weight."""
+    """Return the chosen products that are not in a kernel that computes their weight."""
     producers, users = part.graph.producers(), part.graph.users()
     region_of = {op: region for region in part.regions for op in region.ops}
 
@@ -80,10 +82,20 @@ def _separate_products(part: Partition, chosen: frozenset[Value]) -> frozenset[V
 
     found: list[Value] = []
     for op in (op for op in part.graph.ops if op.kind == "contract"):
-        weight = producers.get(part.aliases.view_chain(op.inputs[1])[-1])
+        weight = producers.get(_unwidened(op.inputs[1], producers))
         if weight is None or region_of.get(weight) is not region_of[op]:
             found += reachable([op.result], computed_from)
     return chosen.intersection(found)
+
+
+def _unwidened(weight: Value, producers: Mapping[Value, Op]) -> Value:
+    """Return the computed weight of which a contraction reads a view, or the float32 numbers."""
+    weight = view_chain(weight, producers)[-1]
+    op = producers.get(weight)
+    if op is None or op.kind != "convert":
+        return weight
+    source = view_chain(op.inputs[0], producers)[-1]
+    return source if source.dtype.is_reduced_float and source in producers else weight
 
 
 def _weight(product: Op) -> Value:
@@ -91,12 +103,29 @@ def _weight(product: Op) -> Value:
     return weight
 
 
-def _has_few_rows(product: Op, costs_of: CostsOf) -> bool:
-    """Whether a product has at most the rows that a kernel computes as fast as a library."""
-    costs, rows = costs_of(product.result.type.device), product.result.shape[-2]
-    along_depth = _weight(product).layout[-2] == 1
-    most = costs.max_contracted_rows if along_depth else costs.max_accumulated_rows
-    return isinstance(rows, int) and 0 < rows <= most
+def _has_few_rows(product: Op, producers: Mapping[Value, Op], costs_of: CostsOf) -> bool:
+    """Whether a product has at most the rows that a kernel computes as fast as a library.
+
+    Products of a batch that share a weight have their rows together.
+    """
+    costs, weight = costs_of(product.result.type.device), _weight(product)
+    rows, distinct = product.result.shape[-2], _source_of_broadcast(weight, producers)
+    most = costs.max_contracted_rows
+    if weight.layout[-2] != 1:
+        most = costs.max_contracted_rows_by_columns
+    if not isinstance(rows, int) or rows == 0:
+        return False
+    sharing = size_hint(weight.type.numel) // max(1, size_hint(distinct.type.numel))
+    return rows * max(1, sharing) <= most
+
+
+def _source_of_broadcast(weight: Value, producers: Mapping[Value, Op]) -> Value:
+    """Return the value that a weight repeats, or the weight."""
+    while (op := producers.get(weight)) is not None:
+        if OPS[op.kind].pattern not in (Pattern.VIEW, Pattern.BROADCAST) or op.kind == "slice":
+            break
+        weight = op.inputs[0]
+    return weight
 
 
 def _is_computed(weight: Value, product: Op, producers: Mapping[Value, Op]) -> bool:
@@ -107,7 +136,7 @@ def _is_computed(weight: Value, product: Op, producers: Mapping[Value, Op]) -> b
     return not fusion_forbidden(op, product)
 
 
-def _is_read_by(
+def _is_read_only_by(
     weight: Value,
     products: Collection[Op],
     users: Mapping[Value, Sequence[Op]],

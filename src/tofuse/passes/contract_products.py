@@ -18,6 +18,8 @@ def contract_products(graph: Graph, chosen: Set[Value], *, widen: bool = False) 
 
     `widen`: factors are not rounded to half precision, as those of matrix instructions are.
     """
+    if not chosen:
+        return graph
     rule = partial(product_of_matrices, chosen=chosen, widen=widen)
     return rewrite(graph, {"opaque": (rule,)})
 

@@ -25,7 +25,7 @@ class Rewriter:
         self.producer: dict[Value, Op] = {}
         self.mapping: dict[Value, Value] = {}
         self.changed = False
-        self._fresh_names = (f"t{k}" for k in itertools.count())
+        self._fresh_names = map("t{}".format, itertools.count())
 
     def defining_op(self, x: Operand, kind: str) -> Op | None:
         """Return the op that defines `x` if it has that kind, else None."""

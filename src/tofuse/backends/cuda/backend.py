@@ -104,7 +104,7 @@ class CudaBackend:
             splits_reductions=False,
             merges_equal_loops=False,
             max_contracted_rows=0,
-            max_accumulated_rows=0,
+            max_contracted_rows_by_columns=0,
             streamed_rows={},
             split_threshold=GPU_SPLIT_THRESHOLD,
             separate_rule=Rule.SLOWER_KERNEL,

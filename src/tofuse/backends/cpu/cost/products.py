@@ -18,20 +18,21 @@ from tofuse.cost.thresholds import (
     LIBRARY_CACHED_ELEMENT_NS,
     LIBRARY_ELEMENT_NS,
     LIBRARY_RATE,
+    MAX_KERNEL_ROWS_BF16,
+    MAX_KERNEL_ROWS_F16,
+    MAX_KERNEL_ROWS_F32,
     MIN_PRODUCT_GAIN,
     PACKED_COLUMNS,
     PACKED_ELEMENT_NS,
     PACKED_RATE,
     PRODUCT_CALL_US,
     STREAMED_ROWS,
-    STREAMED_ROWS_BF16,
-    STREAMED_ROWS_F16,
-    STREAMED_ROWS_F32,
 )
 from tofuse.ir.schedule import Target
 from tofuse.ir.types import DType
 
 FLOAT_BYTES, LINE_BYTES = 4, 64
+AVX2_LANES = 8  # floats in a register; other processors were not measured
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,15 @@ def is_faster(own_us: float, library_us: float) -> bool:
     return own_us * MIN_PRODUCT_GAIN < library_us
 
 
-def streamed_rows(target: Target) -> Mapping[DType, int]:
-    """Return how many rows our kernels multiply by a weight in memory faster than the library."""
-    if target.lanes == 1:
+def streamed_rows(target: Target) -> Mapping[DType, range]:
+    """Return the rows that our kernels multiply by a weight in memory faster than the library.
+
+    PyTorch has a fast operator for one row of float16.
+    """
+    if target.lanes < AVX2_LANES:
         return {}
-    halves = {DType.BF16: STREAMED_ROWS_BF16, DType.F16: STREAMED_ROWS_F16}
-    return halves | {DType.F32: STREAMED_ROWS_F32} if target.fast_gemm else halves
+    found = {
+        DType.BF16: range(1, MAX_KERNEL_ROWS_BF16 + 1),
+        DType.F16: range(2, MAX_KERNEL_ROWS_F16 + 1),
+    }
+    return found | {DType.F32: range(1, MAX_KERNEL_ROWS_F32 + 1)} if target.fast_gemm else found

@@ -48,6 +48,7 @@ class ActiveReductions:
         self.nest = nest
         self.in_registers: dict[str, RegisterAccumulator] = {}
         self.in_scratch: dict[str, Accumulator] = {}
+        self.inner: set[str] = set()  # sums with accumulators of their own in a vector loop
         value_axes, statement_axes = iteration_axes(nest.kernel)
         self.value_axes, self.statement_axes = {**value_axes}, {**statement_axes}
         self.value_dtypes = {s.name: s.dtype for s in nest.kernel.body if not isinstance(s, Store)}
@@ -89,6 +90,8 @@ class ActiveReductions:
         """Combine the current values of a reduction's argument into its accumulator."""
         if r.name in self.in_registers:
             terms = self.products_of(r) if emitter.f.contract else (r.arg,)
+            if any(t not in emitter.values for t in terms):
+                terms = (r.arg,)  # a scratch array has their sum
             update(emitter, self.in_registers[r.name], terms)
         else:
             values = emitter.operands(r.arg, self._dtype(r))
@@ -144,11 +147,12 @@ class ActiveReductions:
             array, outer = self.in_scratch.get(r.name), self.in_registers.get(r.name)
             if array is not None and node.loop.axis in r.over:
                 outer_accumulators.append(array)
-            elif outer is not None and is_staged(r) and not self._is_short():
+            elif outer is not None and is_staged(r) and not self._is_vector_loop_short():
                 outer_accumulators.append(outer)
             else:
                 continue
             dtype, stages = self._dtype(r), self._stages_of(r, in_vectors=True)
+            self.inner.add(r.name)
             lanes, slots = schedule.vector, schedule.unroll * self._chains(emitter, r)
             self.in_registers[r.name] = new_accumulator(emitter, r, dtype, lanes, slots, stages)
         return outer_accumulators
@@ -158,6 +162,7 @@ class ActiveReductions:
     ) -> None:
         """Fold the accumulators of `begin_inner` into the outer ones and restore these."""
         for outer in outer_accumulators:
+            self.inner.discard(outer.reduce.name)
             acc = self.in_registers.pop(outer.reduce.name)
             if isinstance(outer, RegisterAccumulator):
                 fold_into(emitter, acc, outer)
@@ -210,7 +215,7 @@ class ActiveReductions:
                 together.setdefault((loops, len(acc.stages)), []).append(acc)
         for (_, count), accumulators in together.items():
             step = self._step_number(emitter, accumulators[0].reduce)
-            fold_all = partial(_fold_stages, emitter, accumulators)
+            fold_all = partial(_fold_stage_of_all, emitter, accumulators)
             self._fold_due(emitter, step, _stage_periods(count), fold_all)
 
     def fold_after_block(
@@ -232,7 +237,7 @@ class ActiveReductions:
             fold_stage(emitter, acc, 0)
             together.setdefault(len(acc.stages), []).append(acc)
         for count, accumulators in together.items():
-            fold_all = partial(_fold_stages, emitter, accumulators)
+            fold_all = partial(_fold_stage_of_all, emitter, accumulators)
             self._fold_due(emitter, group, _stage_periods(count)[1:], fold_all)
 
     def _fold_due(
@@ -277,7 +282,7 @@ class ActiveReductions:
         inside = {lp.axis for lp in order[last:]}
         return [lp.axis for lp in order[:last] if lp.axis not in inside]
 
-    def _is_short(self) -> bool:
+    def _is_vector_loop_short(self) -> bool:
         """Whether the vector loop adds few terms to a sum that began outside of it."""
         return static_or(self._vector_groups(), MAX_ADDED_GROUPS + 1) <= MAX_ADDED_GROUPS
 
@@ -291,7 +296,7 @@ class ActiveReductions:
         return -(-extent // (schedule.vector * schedule.unroll))
 
 
-def _fold_stages(
+def _fold_stage_of_all(
     emitter: FunctionEmitter, accumulators: Sequence[RegisterAccumulator], stage: int
 ) -> None:
     for acc in accumulators:

@@ -100,6 +100,7 @@ class _ModuleEmitter:
             status,
             self.combined_scratch,
             self.nontemporal,
+            self.native,
         )
         f.put(f"store i1 false, ptr {status}")
         if thread_number is not None:

@@ -70,6 +70,7 @@ class FunctionEmitter:
     status: str
     combined_scratch: frozenset[str] = frozenset()
     nontemporal_buffers: frozenset[str] = frozenset()
+    native_lanes: int = 16  # floats in a register of the machine
     values: dict[str, EmittedValue] = field(default_factory=dict)
     indices: dict[str, str] = field(default_factory=dict)
     tile_starts: dict[str, str] = field(default_factory=dict)

@@ -313,7 +313,8 @@ class LoopEmitter:
         """Yield the bounds of each block of the loop if a sum has stages, else of the loop."""
         sums = [s.stmt for s in node.body if isinstance(s, StmtNode) and isinstance(s.stmt, Reduce)]
         in_registers, f, schedule = self.reductions.in_registers, emitter.f, self.nest.schedule
-        accumulators = [in_registers[r.name] for r in sums if r.name in in_registers]
+        own = {a.reduce.name for a in node.reductions} | self.reductions.inner
+        accumulators = [in_registers[r.name] for r in sums if r.name in in_registers.keys() & own]
         accumulators = [acc for acc in accumulators if acc.stages]
         if not accumulators:
             yield lo, hi

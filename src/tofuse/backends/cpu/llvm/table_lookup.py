@@ -16,13 +16,13 @@ PERMUTATIONS = {16: "@llvm.x86.avx512.permvar.sf.512", 8: "@llvm.x86.avx2.permps
 def is_table(emitter: FunctionEmitter, s: Gather, memory: DType) -> bool:
     """Whether a gather reads a table that registers hold, at indices that are in range."""
     lanes, extent = emitter.lanes, s.extent
-    if lanes not in PERMUTATIONS or not isinstance(extent, int):
+    if lanes not in PERMUTATIONS or lanes > emitter.native_lanes or not isinstance(extent, int):
         return False
     known = value_range(emitter.nest.kernel, s.dynamic_index)
     in_range = known is not None and known[0] >= 0 and known[1] < extent
     is_float = REGISTER_TYPES[memory.opmath] == "float"
-    short = extent <= MAX_TABLE_REGISTERS * lanes and s.stride == 1 and not s.index.axes
-    return in_range and is_float and short and s.guard is None
+    is_row = s.stride == 1 and not s.index.axes and s.guard is None
+    return in_range and is_float and is_row and extent <= MAX_TABLE_REGISTERS * lanes
 
 
 def look_up(emitter: FunctionEmitter, s: Gather, memory: DType) -> list[str]:
@@ -31,7 +31,9 @@ def look_up(emitter: FunctionEmitter, s: Gather, memory: DType) -> list[str]:
     index_ty, wide_ty = vector_type("i32", lanes), vector_type("i64", lanes)
     ty, mask_ty = vector_type("float", lanes), vector_type("i1", lanes)
     assert isinstance(s.extent, int)
-    registers = [_part(emitter, s, memory, first, s.extent) for first in range(0, s.extent, lanes)]
+    registers = [
+        _load_register(emitter, s, memory, first, s.extent) for first in range(0, s.extent, lanes)
+    ]
     found: list[str] = []
     for index in emitter.operands(s.dynamic_index, DType.I64):
         lane = f.let(f"trunc {wide_ty} {index} to {index_ty}")
@@ -45,7 +47,9 @@ def look_up(emitter: FunctionEmitter, s: Gather, memory: DType) -> list[str]:
     return found
 
 
-def _part(emitter: FunctionEmitter, s: Gather, memory: DType, first: int, extent: int) -> str:
+def _load_register(
+    emitter: FunctionEmitter, s: Gather, memory: DType, first: int, extent: int
+) -> str:
     """Load a register of a table from its element `first` on; nothing after its end is read."""
     f, lanes, mask = emitter.f, emitter.lanes, None
     index = f.let(f"add i64 {emitter.affine(s.index)}, {first}")

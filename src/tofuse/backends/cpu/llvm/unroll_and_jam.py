@@ -35,8 +35,13 @@ class _Copier:
     axis: str
     known: ActiveReductions
 
-    def can_copy(self, nodes: Sequence[Node], spilled: Iterable[str]) -> bool:
-        """Whether registers hold all values in these nodes that depend on the axis."""
+    def can_copy(
+        self, nodes: Sequence[Node], spilled: Iterable[str], begun: frozenset[str] = frozenset()
+    ) -> bool:
+        """Whether registers hold all values in these nodes that depend on the axis.
+
+        `begun` are the reductions that began inside the loop over it.
+        """
         names = frozenset(spilled)
         for node in nodes:
             match node:
@@ -44,11 +49,12 @@ class _Copier:
                     arrays = (a.array for a in node.reductions)
                     if any(x is not None and x.index.terms for x in arrays):
                         return False
-                    if not self.can_copy(node.body, names):
+                    own = begun.union(a.reduce.name for a in node.reductions)
+                    if not self.can_copy(node.body, names, own):
                         return False
                 case StmtNode():
                     s = node.stmt
-                    if isinstance(s, Uniform) or (isinstance(s, Reduce) and self.axis in s.over):
+                    if isinstance(s, Uniform) or (isinstance(s, Reduce) and s.name not in begun):
                         return False
                     if not isinstance(s, Store) and s.name in names and self._varies(s.name):
                         return False

@@ -26,7 +26,7 @@ def _value_ranges(kernel: Kernel) -> Mapping[str, Range]:
     for s in kernel.body:
         known: Range | None = None
         if isinstance(s, Load):
-            known = _BYTES.get(dtypes[s.buffer])
+            known = _LOADED.get(dtypes[s.buffer])
         elif isinstance(s, Compute) and s.op in _RULES and s.dtype in _LIMITS:
             operands = [_operand_range(a, found) for a in s.args]
             if all(r is not None for r in operands):
@@ -66,20 +66,20 @@ def _shift_right(x: Range, by: Range) -> Range | None:
 
 
 def _shift_left(x: Range, by: Range) -> Range | None:
-    return (x[0] << by[0], x[1] << by[0]) if by[0] == by[1] >= 0 else None
+    return (x[0] << by[0], x[1] << by[0]) if by[0] == by[1] and by[0] in range(64) else None
 
 
 def _remainder(x: Range, by: Range) -> Range | None:
     return (0, by[0] - 1) if by[0] == by[1] > 0 else None
 
 
-_BYTES: Mapping[DType, Range] = {
+_LOADED: Mapping[DType, Range] = {
     DType.U8: (0, 255),
     DType.I8: (-128, 127),
     DType.I16: (-(1 << 15), (1 << 15) - 1),
 }
 _LIMITS: Mapping[DType, Range] = {
-    **_BYTES,
+    **_LOADED,
     DType.I32: (-(1 << 31), (1 << 31) - 1),
     DType.I64: (-(1 << 63), (1 << 63) - 1),
 }

@@ -280,7 +280,7 @@ class _NestBuilder:
         Return the statements that compute them, which share loops with those `outside`, and all
         statements with reloads in their place.
         """
-        if self._trips(axes) < MIN_HOIST_TRIPS:
+        if self._jammed_trips(axes) < MIN_HOIST_TRIPS:
             return [], stmts
         by_name: dict[str, NestStmt] = {s.name: s for s in stmts if not isinstance(s, Store)}
         varying = {s for s in stmts if not axes.isdisjoint(self.placement.axes(s))}
@@ -301,7 +301,7 @@ class _NestBuilder:
                 needed |= slice_
         return [s for s in stmts if s in needed], [reloads.get(s, s) for s in stmts]
 
-    def _trips(self, axes: frozenset[str]) -> float:
+    def _jammed_trips(self, axes: frozenset[str]) -> float:
         """Return the iterations over some axes; those that run at the same time count as one."""
         jammed = math.prod(lp.jam for lp in self.schedule.loops if lp.axis in axes)
         return size_hint(product(self.kernel.extent(a) for a in axes)) / jammed

@@ -56,7 +56,9 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
     lanes, unroll = _lanes_and_unroll(k, vector, target)
     contraction = contraction_axes(kernel, vector, (*rest, vector), k.rescanned)
     if contraction is not None:
-        return contraction_schedule(kernel, contraction, lanes, unroll, target)
+        chosen = contraction_schedule(kernel, contraction, lanes, unroll, target)
+        if chosen is not None:
+            return chosen
     sizes = {a: k.extent(a) for a in k.by_stride}
     indices = [] if k.reduced or target.lanes == 1 else [x.index for x in k.accesses]
     transposed = transposed_axis(indices, vector, sizes, shortest=CPU_TRANSPOSE_TILE)

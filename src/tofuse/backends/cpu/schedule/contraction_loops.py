@@ -7,6 +7,7 @@ factor to several of the other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from tofuse.cost.thresholds import (
     MAX_JAMMED_COLUMNS,
     MAX_JAMMED_ROWS,
     MAX_JAMMED_SUMS,
+    MAX_STATEMENTS,
 )
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.kernel import Kernel, Load, Reduce, Stmt, Uniform, iteration_axes
@@ -37,16 +39,16 @@ class ContractionAxes:
 
 
 def contraction_axes(
-    kernel: Kernel, vector: str, order: Sequence[str], passes: frozenset[str]
+    kernel: Kernel, vector: str, order: Sequence[str], rescanned: frozenset[str]
 ) -> ContractionAxes | None:
     """Return the axes of the contractions along a vector axis, None if there are none.
 
-    `order` has all axes of the kernel, outermost first, `passes` those that are read again after a
-    reduction over them.
+    `order` has all axes of the kernel, outermost first, `rescanned` those that are read again
+    after a reduction over them.
     """
     value_axes, stmt_axes = iteration_axes(kernel)
     sums = [s for s in kernel.body if isinstance(s, Reduce)]
-    if passes or not sums or any(isinstance(s, Uniform) for s in kernel.body):
+    if rescanned or not sums or any(isinstance(s, Uniform) for s in kernel.body):
         return None
     if any(s.op != "sum" or not s.dtype.is_float or vector not in s.over for s in sums):
         return None
@@ -73,40 +75,48 @@ def contraction_axes(
 
 def contraction_schedule(
     kernel: Kernel, axes: ContractionAxes, lanes: int, unroll: int, target: Target
-) -> Schedule:
-    """Return the loops of contractions: tiles of columns for threads, then columns and rows."""
-    jam_rows, jam_columns = _jams(kernel, axes, target)
+) -> Schedule | None:
+    """Return the loops of contractions: tiles of columns for threads, then columns and rows.
+
+    None if that leaves threads without work.
+    """
+    jam_rows, jam_columns = _jams(kernel, axes, lanes, target)
     *outer, innermost = axes.columns
-    strip = 0 if outer else _strip(kernel, axes, target)
+    columns = size_hint(kernel.extent(innermost))
+    strip = 0 if outer else _strip(columns, jam_columns, target)
     around = [Loop(a) for a in (*axes.batch, *outer)]
+    tasks = math.prod(size_hint(kernel.extent(lp.axis)) for lp in around)
+    if tasks * (-(-columns // strip) if strip else 1) < target.threads:
+        return None
     around += [Loop(innermost, strip)] if strip else []
     rows = [Loop(a) for a in axes.rows[:-1]]
     rows += [Loop(axes.rows[-1], jam=jam_rows)] if axes.rows else []
     depth = [Loop(a) for a in axes.depth]
     loops = (*around, Loop(innermost, jam=jam_columns), *rows, *depth)
-    jammed = jam_rows * jam_columns
-    return Schedule(loops, len(around), lanes, max(1, unroll // jammed))
+    return Schedule(loops, len(around), lanes, max(1, unroll // (jam_rows * jam_columns)))
 
 
-def _jams(kernel: Kernel, axes: ContractionAxes, target: Target) -> tuple[int, int]:
+def _jams(kernel: Kernel, axes: ContractionAxes, lanes: int, target: Target) -> tuple[int, int]:
     """Return how many rows and columns run at the same time: equal groups that registers hold."""
-    registers = MAX_JAMMED_SUMS if target.avx512 else MAX_JAMMED_SUMS // 2
     rows = size_hint(kernel.extent(axes.rows[-1])) if axes.rows else 1
-    most = min(MAX_JAMMED_ROWS, registers)
-    jam_rows = max(1, -(-rows // max(1, -(-rows // most))))
-    columns = size_hint(kernel.extent(axes.columns[-1]))
     if rows == 1:  # each row of the large factor is one stream of memory
         return 1, 1
-    jam_columns = max(1, min(MAX_JAMMED_COLUMNS, registers // jam_rows, columns))
-    return jam_rows, jam_columns
-
-
-def _strip(kernel: Kernel, axes: ContractionAxes, target: Target) -> int:
-    """Return the columns of a task: a few tasks for each thread, of a multiple of the jam."""
+    sums = [s for s in kernel.body if isinstance(s, Reduce)]
+    wide = any(s.dtype.itemsize == 8 for s in sums) and lanes == target.lanes
+    registers = MAX_JAMMED_SUMS if target.avx512 else MAX_JAMMED_SUMS // 2
+    registers = max(1, registers // len(sums) // (2 if wide else 1))
+    most = min(MAX_JAMMED_ROWS, registers, max(1, MAX_STATEMENTS // len(kernel.body)))
+    jam_rows = max(1, -(-rows // max(1, -(-rows // most))))
     columns = size_hint(kernel.extent(axes.columns[-1]))
-    tasks = CONTRACTION_TASKS * target.threads
-    least = MAX_JAMMED_COLUMNS * 2
-    return max(least, min(MAX_CONTRACTION_STRIP, columns // tasks // least * least))
+    jam_columns = min(MAX_JAMMED_COLUMNS, registers // jam_rows, columns)
+    jam_columns = min(jam_columns, MAX_STATEMENTS // (len(kernel.body) * jam_rows))
+    return jam_rows, max(1, jam_columns)
+
+
+def _strip(columns: int, jam: int, target: Target) -> int:
+    """Return the columns of a task: a few tasks for each thread, of a multiple of the jam."""
+    wanted = min(MAX_CONTRACTION_STRIP, columns // (CONTRACTION_TASKS * target.threads))
+    return max(1, wanted // jam) * jam
 
 
 def _nbytes(kernel: Kernel, s: Load, stmt_axes: Mapping[Stmt, frozenset[str]]) -> int:

@@ -25,8 +25,8 @@ def prefetch(nest: Nest) -> Nest:
     """Prefetch the loads of a row's first pass for the next row in its most expensive later pass.
 
     The first pass is memory-bound, and an expensive pass leaves memory idle. Short rows with gaps
-    between them are prefetched `ROWS_AHEAD` rows ahead, and long rows of bytes one row ahead: the
-    hardware prefetcher falls behind the few lines that vectors of bytes take. See
+    between them are prefetched `ROWS_AHEAD` rows ahead, and long rows of bytes one row ahead: they
+    use few cache lines for a vector, so the hardware prefetcher starts too late. See
     docs/measurements.md.
     """
     phases = (replace(p, body=_prefetch_nodes(nest.kernel, p.body, p.band)) for p in nest.phases)

@@ -6,7 +6,7 @@ from collections import Counter
 
 from tofuse.backends.cpu.schedule.loop_placement import PHASE_LEVEL, LoopPlacement
 from tofuse.cost.machine import CACHE_LINE
-from tofuse.cost.thresholds import SET_BYTES
+from tofuse.cost.thresholds import L1_SET_BYTES
 from tofuse.ir.dims import Dim, known_multiple, product
 from tofuse.ir.kernel import Definition, Reduce, Store, make_affine
 from tofuse.ir.nest import Accumulator, Scratch
@@ -35,7 +35,7 @@ class ScratchAllocator:
     def spill(self, stmt: Definition, level: int) -> Scratch:
         """Allocate an array for a value over the loops from `level` on."""
         axes = self.placement.inner_axes(stmt.name, level)
-        self.arrays[stmt.name] = self._allocate(stmt.name, stmt.dtype, axes, level)
+        self.arrays[stmt.name] = self._allocate(stmt.name, stmt.dtype, axes, level, pads_rows=True)
         self.spill_levels[stmt.name] = level
         return self.arrays[stmt.name]
 
@@ -71,12 +71,25 @@ class ScratchAllocator:
         count = stage_count(sequential_steps(self.placement.kernel, self.placement.schedule, r))
         return tuple(self._allocate(f"{r.name}.{k}", r.dtype, axes, level) for k in range(count))
 
-    def _allocate(self, name: str, dtype: DType, axes: tuple[str, ...], level: int) -> Scratch:
+    def _allocate(
+        self,
+        name: str,
+        dtype: DType,
+        axes: tuple[str, ...],
+        level: int,
+        *,
+        pads_rows: bool = False,
+    ) -> Scratch:
+        """Allocate an array; `pads_rows`: rows do not share the sets of a cache."""
         tiled = self.placement.tiled_axes(axes, level)
         extents = self.placement.extents(axes, tiled)
         strides = [product(extents[k + 1 :]) for k in range(len(axes))]
-        if strides and strides[0] != 1 and known_multiple(strides[0], SET_BYTES // dtype.itemsize):
-            strides[0] += CACHE_LINE // dtype.itemsize  # else rows would share the sets of a cache
+        if (
+            pads_rows
+            and len(axes) > 1
+            and known_multiple(strides[0], L1_SET_BYTES // dtype.itemsize)
+        ):
+            strides[0] += CACHE_LINE // dtype.itemsize
         elements = product((extents[0], strides[0])) if axes else 1
         offset = self.block_bytes
         size = product((elements, dtype.itemsize))
