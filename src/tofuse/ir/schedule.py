@@ -19,8 +19,8 @@ class ScheduledKernel(Protocol):
 class Loop:
     """A loop over an axis. With `strip`, a loop over tiles of that many elements (strip-mining).
 
-    A loop over tiles encloses another loop of the same axis, which runs inside one tile. With
-    `jam`, that many iterations run at the same time, statement by statement (unroll and jam).
+    A loop over tiles encloses another loop of the same axis, which runs inside one tile. `jam` is
+    the factor of unroll-and-jam: so many iterations run at the same time, statement by statement.
     """
 
     axis: str

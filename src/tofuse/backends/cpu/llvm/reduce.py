@@ -21,11 +21,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class RegisterAccumulator:
-    """The state of a reduction in `unroll` stack slots of `lanes` lanes, which LLVM promotes.
+    """The state of a reduction in stack slots of `lanes` lanes, which LLVM promotes.
 
-    A slot is the address of each operand of an element. A long sum adds into `slots`; every so many
-    steps they are added to the first of `stages`. amax and amin of floats compare without regard
-    to nan and record in `nan_lanes` which lanes have met one.
+    There is a slot for each vector of a step, or several if a step adds several products. A slot
+    is the address of each operand of an element. A long sum adds into `slots`; every so many steps
+    they are added to the first of `stages`. amax and amin of floats compare without regard to nan
+    and record in `nan_lanes` which lanes have met one.
     """
 
     reduce: Reduce

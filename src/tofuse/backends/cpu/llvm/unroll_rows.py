@@ -1,4 +1,4 @@
-"""Unroll and jam: a loop over rows that reduces columns takes several rows per iteration."""
+"""Column reductions: a loop over rows takes several rows in one iteration."""
 
 from __future__ import annotations
 
