@@ -1,5 +1,7 @@
 """Kernels multiply the weights that they decode or stream: all formats, rows, sizes, dtypes."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -254,3 +256,46 @@ def test_few_long_rows():
     x, w = torch.randn(8, 100_001), torch.randn(100_001)
     ours = compiled(lambda x, w: (x * w).sum(-1))(x, w)
     torch.testing.assert_close(ours, x @ w, rtol=1e-3, atol=1e-2)
+
+
+def awq(x, codes, zeros, scale):
+    """Eight codes in an int32, in AWQ's order, along the columns; zero points packed as well."""
+    shifts = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7], dtype=torch.int32) * 4
+    w = ((codes[:, :, None] >> shifts) & 15).flatten(1)
+    zero = ((zeros[:, :, None] >> shifts) & 15).flatten(1).repeat_interleave(64, 0)
+    return x @ ((w.to(x.dtype) - zero.to(x.dtype)) * scale.repeat_interleave(64, 0))
+
+
+def gptq(x, codes, zeros, scale, group):
+    """Eight codes in an int32 along the depth; each row of the weight has any group."""
+    shifts = torch.arange(0, 32, 4, dtype=torch.int32)
+    w = ((codes[:, None, :] >> shifts[None, :, None]) & 15).flatten(0, 1)
+    return x @ ((w - zeros[group]).to(x.dtype) * scale[group])
+
+
+def gguf(x, codes, scale):
+    """The low halves of a block's bytes are its first 16 codes, the high ones its last 16."""
+    blocks = codes.view(codes.shape[0], -1, 16)
+    q = torch.cat([blocks & 15, blocks >> 4], -1).to(torch.int8) - 8
+    return F.linear(x, (q.to(x.dtype) * scale[..., None].to(x.dtype)).flatten(1))
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_formats_of_libraries(rows):
+    words = torch.iinfo(torch.int32)
+
+    def packed(*shape):
+        return torch.randint(words.min, words.max, shape, dtype=torch.int32)
+
+    x, scale = torch.randn(rows, 256), torch.rand(4, 96)
+    group = torch.randint(4, (256,))
+    cases: list[tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] = [
+        (awq, (packed(256, 12), packed(4, 12), scale)),
+        (gptq, (packed(32, 96), torch.randint(16, (4, 96)), scale, group)),
+        (gguf, (torch.randint(256, (97, 128), dtype=torch.uint8), torch.rand(97, 8).half())),
+    ]
+    for program, codes in cases:
+        torch._dynamo.reset()
+        ours, eager = compiled(program)(x, *codes), program(x, *codes)
+        torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-2)
+        assert library_calls(program, x, *codes) == 0

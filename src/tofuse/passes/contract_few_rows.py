@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from tofuse.analysis.alias import is_view, view_chain
 from tofuse.analysis.reachability import reachable
 from tofuse.cost.target_costs import CostsOf
-from tofuse.cost.thresholds import MIN_STREAMED_ELEMENTS
+from tofuse.cost.thresholds import MIN_STREAMED_WEIGHT_ELEMENTS
 from tofuse.graph_partition import Partition
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_forbidden
@@ -49,7 +49,7 @@ def streamed_products(graph: Graph, costs_of: CostsOf) -> frozenset[Value]:
 def _is_streamed(product: Op, costs_of: CostsOf) -> bool:
     weight, rows = _weight(product), product.result.shape[-2]
     streamed = costs_of(weight.type.device).streamed_rows.get(weight.dtype, range(0))
-    is_large = size_hint(weight.type.numel) >= MIN_STREAMED_ELEMENTS
+    is_large = size_hint(weight.type.numel) >= MIN_STREAMED_WEIGHT_ELEMENTS
     return rows in streamed and is_large and len(weight.shape) == 2 and weight.layout[-2] == 1
 
 
@@ -89,7 +89,7 @@ def _separate_products(part: Partition, chosen: frozenset[Value]) -> frozenset[V
 
 
 def _unwidened(weight: Value, producers: Mapping[Value, Op]) -> Value:
-    """Return the computed weight of which a contraction reads a view, or the float32 numbers."""
+    """Return the weight itself: without views, and without the widening to float32."""
     weight = view_chain(weight, producers)[-1]
     op = producers.get(weight)
     if op is None or op.kind != "convert":

@@ -49,9 +49,5 @@ def product_of_matrices(
         x, w = builder.widen(x), builder.widen(w)
     unrounded = addend or widen
     total = builder.add("contract", x, w, dtype=builder.dtype if unrounded else op.result.dtype)
-    if addend:
-        bias = builder.broadcast_to(builder.widen(addend[0]), op.result.shape)
-        total = builder.add("add", total, bias)
-    if total.dtype is not op.result.dtype:
-        builder.add("convert", total, dtype=op.result.dtype)
+    builder.finish(total, addend, op.result)
     return builder.replacement()

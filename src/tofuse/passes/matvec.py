@@ -42,11 +42,7 @@ def matrix_vector_product(op: Op, rewriter: Rewriter) -> Replacement | None:
         return None
     if total.shape != op.result.shape:
         total = builder.add("reshape", total, shape=op.result.shape)
-    if addend:
-        bias = builder.broadcast_to(builder.widen(addend[0]), op.result.shape)
-        total = builder.add("add", total, bias)
-    if total.dtype is not op.result.dtype:
-        builder.add("convert", total, dtype=op.result.dtype)
+    builder.finish(total, addend, op.result)
     return builder.replacement()
 
 

@@ -22,6 +22,14 @@ class ProductBuilder(OpBuilder):
         """Return the value in the accumulation type."""
         return x if x.dtype is self.dtype else self.add("convert", x, dtype=self.dtype)
 
+    def finish(self, total: Value, addend: list[Value], result: Value) -> None:
+        """Add the addend, if there is one, and round the sum once."""
+        if addend:
+            bias = self.broadcast_to(self.widen(addend[0]), result.shape)
+            total = self.add("add", total, bias)
+        if total.dtype is not result.dtype:
+            self.add("convert", total, dtype=result.dtype)
+
     def broadcast_to(self, x: Value, shape: tuple[Dim, ...]) -> Value:
         """Broadcast to `shape` by PyTorch's rules: dimensions are aligned from the right."""
         if x.shape == shape:

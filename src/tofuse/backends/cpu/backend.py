@@ -34,8 +34,8 @@ from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
 from tofuse.cost.target_costs import TargetCosts
 from tofuse.cost.thresholds import (
-    MAX_CONTRACTED_ROWS,
-    MAX_CONTRACTED_ROWS_BY_COLUMNS,
+    MAX_COLUMN_WEIGHT_ROWS,
+    MAX_DECODED_PRODUCT_ROWS,
     MAX_GROUPED_WORKSPACE,
     MAX_OPERANDS,
     MAX_SCHEDULES,
@@ -97,8 +97,8 @@ class CpuBackend:
             eliminates_concats=True,
             splits_reductions=True,
             merges_equal_loops=True,
-            max_contracted_rows=MAX_CONTRACTED_ROWS,
-            max_contracted_rows_by_columns=MAX_CONTRACTED_ROWS_BY_COLUMNS,
+            max_contracted_rows=MAX_DECODED_PRODUCT_ROWS,
+            max_contracted_rows_by_columns=MAX_COLUMN_WEIGHT_ROWS,
             streamed_rows=streamed_rows(self.target),
             split_threshold=SPLIT_THRESHOLD,
             separate_rule=Rule.SHORT_ROWS,

@@ -193,7 +193,7 @@ def _conflict(a: _Operand, b: _Operand, reads_itself: bool) -> bool:
 
 
 def _layout(t: FakeTensor) -> tuple[object, ...]:
-    """Return what is equal for tensors of one storage whose equal indices have one address."""
+    """Return a key: tensors of one storage with equal keys have each index at one address."""
     dims = [(size_hint(n, 1), size_hint(s, 1)) for n, s in zip(t.shape, t.stride(), strict=True)]
     offset = size_hint(t.storage_offset(), 0)
     return t.dtype, offset, tuple(n for n, _ in dims), tuple(s for n, s in dims if n != 1)

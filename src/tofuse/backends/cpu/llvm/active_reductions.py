@@ -24,7 +24,7 @@ from tofuse.backends.cpu.llvm.scratch_accumulators import (
     store_partial,
     update_array,
 )
-from tofuse.cost.thresholds import MAX_ADDED_GROUPS, MAX_SUM_CHAINS
+from tofuse.cost.thresholds import MAX_INNER_SUM_GROUPS, MAX_PRODUCT_SUM_CHAINS
 from tofuse.ir.dims import Dim, static_or
 from tofuse.ir.kernel import Compute, Reduce, Stmt, Store, iteration_axes
 from tofuse.ir.nest import Accumulator, For, Nest, Node, StmtNode
@@ -118,7 +118,7 @@ class ActiveReductions:
         jammed = any(lp.jam > 1 for lp in self.nest.schedule.loops)
         if jammed or not emitter.f.contract or r.name in self.in_scratch:
             return 1
-        return 1 << (min(MAX_SUM_CHAINS, len(self.products_of(r))).bit_length() - 1)
+        return 1 << (min(MAX_PRODUCT_SUM_CHAINS, len(self.products_of(r))).bit_length() - 1)
 
     def finish(self, emitter: FunctionEmitter, a: Accumulator, *, partial: bool = False) -> None:
         """Define the result of a reduction, or store this thread's `partial` one; end it."""
@@ -284,7 +284,7 @@ class ActiveReductions:
 
     def _is_vector_loop_short(self) -> bool:
         """Whether the vector loop adds few terms to a sum that began outside of it."""
-        return static_or(self._vector_groups(), MAX_ADDED_GROUPS + 1) <= MAX_ADDED_GROUPS
+        return static_or(self._vector_groups(), MAX_INNER_SUM_GROUPS + 1) <= MAX_INNER_SUM_GROUPS
 
     def _vector_groups(self) -> Dim:
         """Return the number of vector groups in a vector loop."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tofuse.backends.cpu.llvm.function_emitter import FunctionEmitter
 from tofuse.backends.cpu.llvm.ir_text import REGISTER_TYPES, splat, vector_type
 from tofuse.backends.cpu.llvm.value_ranges import value_range
-from tofuse.cost.thresholds import MAX_TABLE_REGISTERS
+from tofuse.cost.thresholds import MAX_LOOKUP_TABLE_REGISTERS
 from tofuse.ir.kernel import Gather
 from tofuse.ir.types import DType
 
@@ -22,7 +22,7 @@ def is_table(emitter: FunctionEmitter, s: Gather, memory: DType) -> bool:
     in_range = known is not None and known[0] >= 0 and known[1] < extent
     is_float = REGISTER_TYPES[memory.opmath] == "float"
     is_row = s.stride == 1 and not s.index.axes and s.guard is None
-    return in_range and is_float and is_row and extent <= MAX_TABLE_REGISTERS * lanes
+    return in_range and is_float and is_row and extent <= MAX_LOOKUP_TABLE_REGISTERS * lanes
 
 
 def look_up(emitter: FunctionEmitter, s: Gather, memory: DType) -> list[str]:

@@ -21,9 +21,10 @@ def can_copy(node: For, nest: Nest, reductions: ActiveReductions) -> bool:
 
 
 def copy_iterations(node: For, count: int, reductions: ActiveReductions) -> tuple[Node, ...]:
-    """Return the body of a loop for `count` iterations, of which the index is the first.
+    """Return the body of a loop, copied for `count` consecutive iterations.
 
-    The copies are added to what is known of statements and values in `reductions`.
+    The index of the loop is that of the first iteration. `reductions` learns the axes and dtypes
+    of the copies.
     """
     return tuple(_Copier(node.loop.axis, reductions).copies(node.body, count))
 

@@ -302,7 +302,7 @@ class _NestBuilder:
         return [s for s in stmts if s in needed], [reloads.get(s, s) for s in stmts]
 
     def _jammed_trips(self, axes: frozenset[str]) -> float:
-        """Return the iterations over some axes; those that run at the same time count as one."""
+        """Return how often loops over some axes run their bodies, after unroll-and-jam."""
         jammed = math.prod(lp.jam for lp in self.schedule.loops if lp.axis in axes)
         return size_hint(product(self.kernel.extent(a) for a in axes)) / jammed
 

@@ -1,8 +1,8 @@
 """Loops of kernels with contractions: sums along vectors, of factors with axes of their own.
 
-The factor with the most bytes is read once: the loops over its axes are outside of those that it
-lacks. Several iterations of both run at the same time, so that registers serve a vector of one
-factor to several of the other.
+The largest factor is read once: the loops over its axes are the outer ones. Several iterations of
+inner and outer loops run at the same time. A vector of one factor, once in a register, then serves
+several vectors of the other.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tofuse.cost.thresholds import (
-    CONTRACTION_TASKS,
-    MAX_CONTRACTION_STRIP,
+    CONTRACTION_TASKS_PER_THREAD,
+    MAX_CONTRACTION_STRIP_COLUMNS,
     MAX_JAMMED_COLUMNS,
     MAX_JAMMED_ROWS,
-    MAX_JAMMED_SUMS,
+    MAX_JAMMED_SUM_VECTORS,
     MAX_STATEMENTS,
 )
 from tofuse.ir.dims import product, size_hint
@@ -43,8 +43,8 @@ def contraction_axes(
 ) -> ContractionAxes | None:
     """Return the axes of the contractions along a vector axis, None if there are none.
 
-    `order` has all axes of the kernel, outermost first, `rescanned` those that are read again
-    after a reduction over them.
+    `order` has all axes of the kernel, outermost first. A later pass reads the axes `rescanned`
+    once more; a kernel with such axes has no contraction here.
     """
     value_axes, stmt_axes = iteration_axes(kernel)
     sums = [s for s in kernel.body if isinstance(s, Reduce)]
@@ -103,7 +103,7 @@ def _jams(kernel: Kernel, axes: ContractionAxes, lanes: int, target: Target) -> 
         return 1, 1
     sums = [s for s in kernel.body if isinstance(s, Reduce)]
     wide = any(s.dtype.itemsize == 8 for s in sums) and lanes == target.lanes
-    registers = MAX_JAMMED_SUMS if target.avx512 else MAX_JAMMED_SUMS // 2
+    registers = MAX_JAMMED_SUM_VECTORS if target.avx512 else MAX_JAMMED_SUM_VECTORS // 2
     registers = max(1, registers // len(sums) // (2 if wide else 1))
     most = min(MAX_JAMMED_ROWS, registers, max(1, MAX_STATEMENTS // len(kernel.body)))
     jam_rows = max(1, -(-rows // max(1, -(-rows // most))))
@@ -115,7 +115,8 @@ def _jams(kernel: Kernel, axes: ContractionAxes, lanes: int, target: Target) -> 
 
 def _strip(columns: int, jam: int, target: Target) -> int:
     """Return the columns of a task: a few tasks for each thread, of a multiple of the jam."""
-    wanted = min(MAX_CONTRACTION_STRIP, columns // (CONTRACTION_TASKS * target.threads))
+    tasks = CONTRACTION_TASKS_PER_THREAD * target.threads
+    wanted = min(MAX_CONTRACTION_STRIP_COLUMNS, columns // tasks)
     return max(1, wanted // jam) * jam
 
 

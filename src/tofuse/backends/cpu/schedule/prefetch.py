@@ -8,9 +8,9 @@ from dataclasses import replace
 from tofuse.cost.machine import CACHE_LINE
 from tofuse.cost.thresholds import (
     MAX_ROW_BYTES,
-    MIN_BYTE_ROW,
     MIN_PASS_COST,
     MIN_PREFETCHED_BYTES,
+    MIN_PREFETCHED_ROW_BYTES,
     ROWS_AHEAD,
     SHORT_ROW_BYTES,
 )
@@ -88,7 +88,7 @@ def _row_loads(kernel: Kernel, pass_: For, around: tuple[Loop, ...]) -> tuple[Lo
         has_gap = size_hint(step) * itemsize >= row_bytes + CACHE_LINE
         if row_bytes <= SHORT_ROW_BYTES and has_gap:
             found.append(replace(s, index=s.index + make_affine([], step * ROWS_AHEAD)))
-        elif pass_.reductions and itemsize == 1 and row_bytes >= MIN_BYTE_ROW:
+        elif pass_.reductions and itemsize == 1 and row_bytes >= MIN_PREFETCHED_ROW_BYTES:
             own = [lp for lp in around if not lp.strip and s.index.coefficient(lp.axis) != 0]
             steps = [s.index.coefficient(lp.axis) * lp.jam for lp in own[-1:]]
             found += (replace(s, index=s.index + make_affine([], step)) for step in steps)
