@@ -50,7 +50,7 @@ def test_code_generation_takes_what_the_oracle_kept():
     assert oracle.evaluate(kernel, "cpu").rejection is None
     backend = oracle.backend("cpu")
     assert isinstance(backend, CpuBackend)
-    nest = backend.evaluated_kernel(kernel).nest
+    nest = backend.evaluated_kernel(kernel).scheduled
     (first, second), rejected = generate_kernels({FIRST: None, SECOND: None}, context)
     assert not rejected
     assert list(backend.evaluated) == [kernel]

@@ -340,7 +340,7 @@ LAZY = frozenset({"llvmlite", "triton"})
 STEERED = frozenset({"fusion", "schedule", "passes", "plan", "capture", "backends"})
 # What the numbers are that steer nothing. A key is a folder, or a file and a name.
 LIMITS: Mapping[str, str] = {
-    "backends/cpu/gemm.py:MAX_ROWS": "by the registers of AVX-512",
+    "backends/cpu/llvm/matmul/pack.py:MAX_ROWS": "by the registers of AVX-512",
     "backends/cpu/cost/": "costs",
     "backends/cuda/cost/": "costs",
     "backends/cpu/runtime/": "of memory and of times",

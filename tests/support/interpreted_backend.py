@@ -104,6 +104,8 @@ class InterpretedBackend:
         merges_equal_loops=True,
         max_contracted_rows=0,
         max_contracted_rows_by_columns=0,
+        blocked_dtypes=frozenset(),
+        blocked_rows={},
         streamed_rows={},
         split_threshold=1.0,
         separate_rule=Rule.SLOWER_KERNEL,

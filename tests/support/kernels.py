@@ -8,7 +8,7 @@ import torch
 
 from tests.support.numbers import TORCH_DTYPES
 from tofuse.analysis.alias import AliasAnalysis
-from tofuse.backends.cpu.llvm.emit import emit
+from tofuse.backends.cpu.llvm.emit import EmitOptions, emit
 from tofuse.backends.cpu.llvm.load import CODE, Entry, host_target
 from tofuse.backends.cpu.runtime.launch import find_openmp, find_vector_library
 from tofuse.backends.cpu.schedule.build_nest import build_nest
@@ -89,13 +89,30 @@ def run_nest(
     shared: tuple[str, str] | None = None,
 ) -> Buffers:
     """Return the outputs of a nest. `shared` names an input and an output in the same memory."""
-    kernel = nest.kernel
+    options = EmitOptions(contract=contract, native=host_target(1).native_lanes)
+    text = emit(nest, options)
+    return run_text(text, nest.kernel, nest.block_bytes, buffers, sizes, threads, shared)
+
+
+def run_text(
+    text: str,
+    kernel: Kernel,
+    block_bytes: Dim,
+    buffers: Mapping[str, torch.Tensor],
+    sizes: Mapping[str, int],
+    threads: int = 1,
+    shared: tuple[str, str] | None = None,
+) -> Buffers:
+    """Return the outputs of a module for a kernel that has a workspace of so many bytes a thread.
+
+    Outputs are surrounded by guards. `shared` is that of `run_nest`.
+    """
     own = fresh_outputs(kernel, buffers)
     if shared is not None:
         source, out = shared
         own[source] = own[out].copy_(own[source])
-    entry = compiled(emit(nest, contract=contract, native=host_target(1).native_lanes), kernel.name)
-    block = evaluate(nest.block_bytes, sizes)
+    entry = compiled(text, kernel.name)
+    block = evaluate(block_bytes, sizes)
     space = torch.full((block * threads + 128,), PATTERN, dtype=torch.uint8)
     base = -(-space.data_ptr() // 64) * 64
     words = [own[b.name].data_ptr() for b in kernel.buffers] + [sizes[s] for s in kernel.symbols]

@@ -85,9 +85,9 @@ from tofuse.ir.schedule import Target
 from tofuse.passes.batch.batch_branches import batch_branches
 from tofuse.passes.batch.remarks import missed_batching_remarks
 from tofuse.passes.canonicalize_views import canonicalize_views
+from tofuse.passes.choose_contractions import choose_contractions
 from tofuse.passes.chunk.chunk_rows import chunk_rows
 from tofuse.passes.closed_form_reductions import closed_form_reductions
-from tofuse.passes.contract_few_rows import contract_few_rows
 from tofuse.passes.cse import cse
 from tofuse.passes.dead_code import dead_code
 from tofuse.passes.fold_constants import fold_constants
@@ -313,16 +313,18 @@ def partition(
     memory of its own. The other parameters are those of `form_regions`.
     """
 
+    costs_of = evaluator.costs_of
+
     def form(graph: Graph, fuel: int | None = None) -> Partition:
         return form_regions(graph, evaluator, VIEW_PASSES, fuel, splits, exact)
 
     def form_first(graph: Graph) -> Partition:
-        return form(eliminate_concats(graph, evaluator.costs_of, in_place_concats))
+        return form(eliminate_concats(graph, costs_of, in_place_concats))
 
-    part = form_first(graph) if exact else contract_few_rows(graph, form_first, evaluator.costs_of)
+    part = form_first(graph) if exact else choose_contractions(graph, form_first, costs_of)
     rewritten = fold_epilogues(part)
     if in_place_concats:
-        rewritten = eliminate_stored_concats(rewritten, part, evaluator.costs_of)
+        rewritten = eliminate_stored_concats(rewritten, part, costs_of)
     if rewritten is not part.graph or fuel is not None:
         part = form(rewritten, fuel)
     return part

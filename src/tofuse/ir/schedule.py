@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from tofuse.ir.dims import Dim
 from tofuse.ir.kernel import Kernel
 
 
@@ -53,6 +54,27 @@ class Schedule:
 
 
 @dataclass(frozen=True)
+class BlockedSchedule:
+    """Tasks of a kernel whose products run by blocks: tiles of the result for threads.
+
+    A tile has `row_block` iterations of the axis `rows` and `column_block` of the axis `columns`.
+    `micro_rows` are the rows that the microkernel multiplies at once. `extents` are all axes'.
+    """
+
+    rows: str
+    columns: str
+    row_block: int
+    column_block: int
+    micro_rows: int
+    extents: tuple[tuple[str, Dim], ...]
+
+    def __repr__(self) -> str:
+        tile = f"{self.row_block} of {self.rows}, {self.column_block} of {self.columns}"
+        extents = " ".join(f"{axis}:{extent}" for axis, extent in self.extents)
+        return f"tiles of {tile}; microkernel of {self.micro_rows} rows; over {extents}"
+
+
+@dataclass(frozen=True)
 class Target:
     """The CPU to generate code for.
 
@@ -60,6 +82,9 @@ class Target:
     - `l2_bytes`: L2 cache per core.
     - `fast_gemm`: whether our matrix products are faster than PyTorch's.
     - `native_lanes`: 4-byte lanes of a machine register.
+    - `bf16_dot`: whether the processor multiplies and adds pairs of bfloat16 (AVX512-BF16), and has
+      no faster instruction that PyTorch's products use.
+    - `native_f16`: whether the processor has arithmetic on float16, which PyTorch's products use.
     - `saturating_casts`: whether casts of floats out of an integer's range saturate, as on ARM.
     """
 
@@ -70,3 +95,5 @@ class Target:
     fast_gemm: bool = False
     native_lanes: int = 16
     saturating_casts: bool = False
+    bf16_dot: bool = False
+    native_f16: bool = False

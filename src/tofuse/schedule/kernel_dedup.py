@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Union
 
 from tofuse.ir.dims import Dim, symbol
 from tofuse.ir.kernel import (
@@ -21,8 +22,9 @@ from tofuse.ir.kernel import (
     Uniform,
     make_affine,
 )
-from tofuse.ir.schedule import Schedule
+from tofuse.ir.schedule import BlockedSchedule, Schedule
 
+AnySchedule = Union[Schedule, BlockedSchedule]  # noqa: UP007
 ReplaceDim = Callable[[Dim], Dim]  # called for the parameters of a kernel in a fixed order
 ReplaceParameters = Callable[[Kernel, ReplaceDim], Kernel]
 
@@ -32,11 +34,11 @@ class DedupedKernel:
     """A kernel that may be shared, and the size arguments that make it one of the originals."""
 
     kernel: Kernel
-    schedule: Schedule
+    schedule: AnySchedule
     sizes: tuple[Dim, ...]
 
 
-def kernel_dedup(kernels: Sequence[tuple[Kernel, Schedule]]) -> list[DedupedKernel]:
+def kernel_dedup(kernels: Sequence[tuple[Kernel, AnySchedule]]) -> list[DedupedKernel]:
     """Return for each kernel one that does its work; equivalent kernels get the same object."""
     schedules = [schedule for _, schedule in kernels]
     shared = _merge([k for k, _ in kernels], list(map(repr, schedules)), _replace_parameters)

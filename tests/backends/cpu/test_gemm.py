@@ -8,8 +8,8 @@ import torch.nn.functional as F
 
 import tofuse
 from tofuse.backends.cpu import gemm
-from tofuse.backends.cpu.gemm import kernel_rows
 from tofuse.backends.cpu.gemm_match import Gemm, Matrix
+from tofuse.backends.cpu.llvm.matmul.pack import micropanel_rows
 from tofuse.config import make_config
 from tofuse.cost.machine_source import assumed_machine
 from tofuse.driver import context
@@ -170,9 +170,9 @@ def test_slices_as_operands():
 
 
 def test_kernel_rows_leave_few_unused():
-    assert kernel_rows(512) * -(-512 // kernel_rows(512)) <= 520
-    assert kernel_rows(128) == 13
-    assert kernel_rows(5) == 5
+    assert micropanel_rows(512) * -(-512 // micropanel_rows(512)) <= 520
+    assert micropanel_rows(128) == 13
+    assert micropanel_rows(5) == 5
 
 
 IMAGES = [(3, 20, 9, 11), (1, 8, 6, 6), (2, 40, 50), (2, 12, 3, 4, 5)]

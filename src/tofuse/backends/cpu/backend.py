@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Union
 
 from tofuse.analysis.alias import MemRef
+from tofuse.backends.cpu.cost.blocked_cost import blocked_cost
 from tofuse.backends.cpu.cost.nest_cost import nest_cost, recompute_rejection
-from tofuse.backends.cpu.cost.products import streamed_rows
+from tofuse.backends.cpu.cost.products import blocked_dtypes, blocked_rows, streamed_rows
 from tofuse.backends.cpu.gemm import load_product
-from tofuse.backends.cpu.llvm.emit import emit, phase_functions
+from tofuse.backends.cpu.llvm.emit import EmitOptions, phase_functions
+from tofuse.backends.cpu.llvm.emit import emit as emit_nest
+from tofuse.backends.cpu.llvm.matmul.blocked_kernel import emit_blocked
 from tofuse.backends.cpu.runtime.cpu_timing import interleaved_us
 from tofuse.backends.cpu.runtime.kernel_code import kernel_code
 from tofuse.backends.cpu.runtime.launch import Launcher
+from tofuse.backends.cpu.schedule.blocked_contraction import (
+    blocked_schedule,
+    build_blocked,
+)
 from tofuse.backends.cpu.schedule.build_nest import build_nest
 from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
 from tofuse.backends.cpu.schedule.schedule_variants import schedule_variants
@@ -30,7 +39,7 @@ from tofuse.backends.target import (
     Recorder,
 )
 from tofuse.cost.bandwidth import traffic_us
-from tofuse.cost.kernel_cost import Evaluation
+from tofuse.cost.kernel_cost import Cost, Evaluation
 from tofuse.cost.machine import Machine
 from tofuse.cost.target_costs import TargetCosts
 from tofuse.cost.thresholds import (
@@ -43,6 +52,7 @@ from tofuse.cost.thresholds import (
     TIMING_S,
 )
 from tofuse.errors import CompileError
+from tofuse.ir.blocked import BlockedContraction
 from tofuse.ir.dims import Dim, size_hint, symbol
 from tofuse.ir.executor import KERNELS
 from tofuse.ir.graph import Graph, Value
@@ -52,23 +62,24 @@ from tofuse.ir.nest import Nest
 from tofuse.ir.plan import Plan
 from tofuse.ir.region import Region
 from tofuse.ir.rules import Reason, Rule
-from tofuse.ir.schedule import Schedule, ScheduledKernel, Target
+from tofuse.ir.schedule import BlockedSchedule, Schedule, ScheduledKernel, Target
 from tofuse.schedule.alias_legality import legal_aliases
-from tofuse.schedule.kernel_dedup import DedupedKernel, kernel_dedup
+from tofuse.schedule.kernel_dedup import AnySchedule, DedupedKernel, kernel_dedup
 from tofuse.schedule.schedule_legality import Unschedulable
 
 KernelPass = Callable[[Kernel, Target], Kernel]
 NestPass = Callable[[Nest], Nest]
+CpuKernel = Union[Nest, BlockedContraction]  # noqa: UP007
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluatedKernel:
-    """A kernel after the passes, with the schedule of the heuristics, and its nest if any."""
+    """A kernel after the passes, with the schedule of the heuristics, and its loops if any."""
 
     kernel: Kernel
-    schedule: Schedule
+    schedule: AnySchedule
     evaluation: Evaluation
-    nest: Nest | None = None
+    scheduled: CpuKernel | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +110,8 @@ class CpuBackend:
             merges_equal_loops=True,
             max_contracted_rows=MAX_DECODED_PRODUCT_ROWS,
             max_contracted_rows_by_columns=MAX_COLUMN_WEIGHT_ROWS,
+            blocked_dtypes=blocked_dtypes(self.target),
+            blocked_rows=blocked_rows(self.target),
             streamed_rows=streamed_rows(self.target),
             split_threshold=SPLIT_THRESHOLD,
             separate_rule=Rule.SHORT_ROWS,
@@ -113,44 +126,96 @@ class CpuBackend:
     def evaluated_kernel(self, kernel: Kernel) -> EvaluatedKernel:
         """Return a kernel with the schedule that the heuristics choose."""
         if kernel not in self.evaluated:
-            changed = kernel
-            for kernel_pass in self.kernel_passes:
-                changed = kernel_pass(changed, self.target)
-            schedule, nest = choose_schedule(changed, self.target), None
-            try:
-                nest = build_nest(changed, schedule)
-                cost = nest_cost(nest, self.machine)
-                rejection = recompute_rejection(cost)
-                evaluation = Evaluation(rejection, cost if rejection is None else None)
-            except Unschedulable as e:
-                evaluation = Evaluation(e.reason)
-            self.evaluated[kernel] = EvaluatedKernel(changed, schedule, evaluation, nest)
+            blocked, nest = self._evaluated_blocks(kernel), self._evaluated_nest(kernel)
+            is_blocked = blocked is not None and _us(blocked) < _us(nest)
+            self.evaluated[kernel] = blocked if is_blocked and blocked is not None else nest
         return self.evaluated[kernel]
+
+    def _evaluated_nest(self, kernel: Kernel) -> EvaluatedKernel:
+        """Return a kernel as one nest."""
+        for kernel_pass in self.kernel_passes:
+            kernel = kernel_pass(kernel, self.target)
+        schedule, nest = choose_schedule(kernel, self.target), None
+        try:
+            nest = build_nest(kernel, schedule)
+            cost = nest_cost(nest, self.machine)
+            rejection = recompute_rejection(cost)
+            evaluation = Evaluation(rejection, cost if rejection is None else None)
+        except Unschedulable as e:
+            evaluation = Evaluation(e.reason)
+        return EvaluatedKernel(kernel, schedule, evaluation, nest)
+
+    def _evaluated_blocks(self, kernel: Kernel) -> EvaluatedKernel | None:
+        """Return a kernel of products in blocks, None if it has none."""
+        blocked = self.blocks(kernel)
+        if blocked is None:
+            return None
+        evaluation = Evaluation(None, blocked_cost(blocked, self.machine))
+        return EvaluatedKernel(kernel, blocked.schedule, evaluation, blocked)
+
+    def blocks(self, kernel: Kernel) -> BlockedContraction | None:
+        """Return the blocks of a kernel of products, None if it has none or a part has no nest."""
+        schedule = blocked_schedule(kernel, self.target)
+        if schedule is None:
+            return None
+        try:
+            return build_blocked(kernel, schedule, self.target, self._block_nest)
+        except Unschedulable:
+            return None
+
+    def _block_nest(self, kernel: Kernel) -> Nest:
+        """Return the nest of a block, which one thread runs."""
+        target = replace(self.target, threads=1)
+        for kernel_pass in self.kernel_passes:
+            kernel = kernel_pass(kernel, target)
+        return build_nest(kernel, choose_schedule(kernel, target))
 
     def schedule(self, requests: Sequence[KernelRequest]) -> list[KernelCall | Reason]:
         known = [self.evaluated_kernel(r.kernel) for r in requests]
         finished = [r.finish(k.kernel) for r, k in zip(requests, known, strict=True)]
         schedules = [_schedule_of(r, k) for r, k in zip(requests, known, strict=True)]
         shared = kernel_dedup(list(zip(finished, schedules, strict=True)))
-        built: dict[Kernel, Nest | Reason] = {}
+        built: dict[Kernel, CpuKernel | Reason] = {}
         for x, own, k in zip(shared, finished, known, strict=True):
             if x.kernel not in built:
-                built[x.kernel] = _build(x, own, k, self.nest_passes)
+                built[x.kernel] = self._build(x, own, k)
         nests = [built[x.kernel] for x in shared]
         return [
             nest if isinstance(nest, Reason) else KernelCall(nest, x.sizes)
             for nest, x in zip(nests, shared, strict=True)
         ]
 
+    def _build(
+        self, shared: DedupedKernel, own: Kernel, known: EvaluatedKernel
+    ) -> CpuKernel | Reason:
+        """Return a kernel that may be shared with its loops: those evaluated, if they fit."""
+        kernel, schedule = shared.kernel, shared.schedule
+        try:
+            if isinstance(schedule, BlockedSchedule):
+                return build_blocked(kernel, schedule, self.target, self._block_nest)
+            nest = None
+            if kernel is own and own.body is known.kernel.body and schedule == known.schedule:
+                nest = known.scheduled
+            if not isinstance(nest, Nest):
+                nest = build_nest(kernel, schedule, repeat_reductions=True)
+        except Unschedulable as e:
+            return e.reason
+        nest = replace(nest, kernel=kernel)
+        for nest_pass in self.nest_passes:
+            nest = nest_pass(nest)
+        return nest
+
     def emit(self, scheduled: ScheduledKernel, exact: bool) -> str:
-        target = self.target
-        return emit(
-            _nest(scheduled),
+        target, kernel = self.target, _cpu_kernel(scheduled)
+        options = EmitOptions(
             contract=not exact,
             avx512=target.avx512,
             native=target.native_lanes,
             saturating_casts=target.saturating_casts,
         )
+        if isinstance(kernel, BlockedContraction):
+            return emit_blocked(kernel, options)
+        return emit_nest(kernel, options)
 
     def load(
         self, emitted: Sequence[EmittedKernel], linking: Linking
@@ -162,24 +227,26 @@ class CpuBackend:
         for text, (scheduled, _) in zip(texts, emitted, strict=True):
             if text in loaded:
                 continue
-            nest = _nest(scheduled)
-            phases = phase_functions(nest)
+            kernel = _cpu_kernel(scheduled)
+            phases = _phase_functions(kernel)
             names = ["kernel", *(f"kernel.{n}" for n, _ in phases)]
             try:
                 module = library.load_text(text, names, store)
             except CompileError as e:
                 loaded[text] = e
                 continue
-            code = kernel_code(nest.kernel, module.digest, phases, nest.block_bytes)
+            code = kernel_code(kernel.kernel, module.digest, phases, kernel.block_bytes)
             entry, *parts = module.functions
             loaded[text] = Launcher(code, entry, parts)
         return [loaded[text] for text in texts]
 
     def launch_facts(self, call: KernelCall) -> LaunchFacts:
-        nest = _nest(call.scheduled)
-        launch_alone = size_hint(nest.block_bytes) > MAX_GROUPED_WORKSPACE
-        written = None if launch_alone else tuple(b.role != "in" for b in nest.kernel.buffers)
-        return LaunchFacts(written, legal_aliases(nest))
+        kernel = _cpu_kernel(call.scheduled)
+        launch_alone = size_hint(kernel.block_bytes) > MAX_GROUPED_WORKSPACE
+        written = None if launch_alone else tuple(b.role != "in" for b in kernel.kernel.buffers)
+        # blocks are read again after others are written
+        aliases = legal_aliases(kernel) if isinstance(kernel, Nest) else ()
+        return LaunchFacts(written, aliases)
 
     def load_groups(
         self, groups: Mapping[int, GroupedCalls], exact: bool, threads: int
@@ -197,7 +264,7 @@ class CpuBackend:
     def predicted_us(self, call: KernelCall, nbytes: Dim, machine: Machine) -> float:
         """Return the predicted time; of a kernel for several sizes, from the bytes alone."""
         if call.sizes == tuple(map(symbol, call.scheduled.kernel.symbols)):
-            return nest_cost(_nest(call.scheduled), machine).us
+            return _cost(_cpu_kernel(call.scheduled), machine).us
         return traffic_us(machine, size_hint(nbytes)) + machine.launch_us
 
     def timing_obstacle(self) -> str | None:
@@ -207,7 +274,9 @@ class CpuBackend:
         return (repr(self.target),)
 
     def variants(self, scheduled: ScheduledKernel, machine: Machine) -> list[ChosenSchedule]:
-        nest = _nest(scheduled)
+        nest = _cpu_kernel(scheduled)
+        if isinstance(nest, BlockedContraction):
+            return []
         nests = schedule_variants(nest.kernel, nest.schedule)
         cheapest = sorted(nests, key=lambda n: nest_cost(n, machine).us)[:MAX_SCHEDULES]
         return [n.schedule for n in cheapest]
@@ -221,31 +290,32 @@ class CpuBackend:
         return interleaved_us(calls, TIMING_S)
 
 
-def _schedule_of(request: KernelRequest, known: EvaluatedKernel) -> Schedule:
+def _schedule_of(request: KernelRequest, known: EvaluatedKernel) -> AnySchedule:
     chosen = request.schedule or known.schedule
-    assert isinstance(chosen, Schedule)
+    assert isinstance(chosen, (Schedule, BlockedSchedule))
     return chosen
 
 
-def _build(
-    shared: DedupedKernel, own: Kernel, known: EvaluatedKernel, passes: Sequence[NestPass]
-) -> Nest | Reason:
-    """Return the nest of a kernel that may be shared: the one that was evaluated, if it fits."""
-    nest = None
-    if shared.kernel is own and own.body is known.kernel.body and known.nest is not None:
-        nest = replace(known.nest, kernel=own) if shared.schedule == known.schedule else None
-    try:
-        nest = nest or build_nest(shared.kernel, shared.schedule, repeat_reductions=True)
-    except Unschedulable as e:
-        return e.reason
-    for nest_pass in passes:
-        nest = nest_pass(nest)
-    return nest
+def _us(evaluated: EvaluatedKernel) -> float:
+    """Return the predicted time of a kernel; infinite if it has no loops."""
+    cost = evaluated.evaluation.cost
+    return math.inf if cost is None else cost.us
 
 
-def _nest(scheduled: ScheduledKernel) -> Nest:
-    assert isinstance(scheduled, Nest)
+def _cpu_kernel(scheduled: ScheduledKernel) -> CpuKernel:
+    assert isinstance(scheduled, (Nest, BlockedContraction))
     return scheduled
+
+
+def _cost(kernel: CpuKernel, machine: Machine) -> Cost:
+    if isinstance(kernel, BlockedContraction):
+        return blocked_cost(kernel, machine)
+    return nest_cost(kernel, machine)
+
+
+def _phase_functions(kernel: CpuKernel) -> list[tuple[str, bool]]:
+    """Return the functions that the entry runs in order, and whether threads share each one."""
+    return phase_functions(kernel) if isinstance(kernel, Nest) else [("slice0", True)]
 
 
 def _anonymous_text(emitted: EmittedKernel) -> str:

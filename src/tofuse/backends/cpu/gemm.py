@@ -21,6 +21,7 @@ from tofuse.backends.cpu.llvm.matmul.microkernel import microkernel_text
 from tofuse.backends.cpu.llvm.matmul.pack import (
     WIDTH,
     micropanel_elements,
+    micropanel_rows,
     pack_depth_major,
     pack_line_major,
     pack_transposed,
@@ -28,7 +29,7 @@ from tofuse.backends.cpu.llvm.matmul.pack import (
 from tofuse.backends.cpu.runtime.gemm_launch import GemmCode, GemmLauncher
 from tofuse.backends.target import Linking, LoadedProduct
 from tofuse.cost.machine import Machine
-from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_COLUMNS, PANEL_DEPTH, PANEL_OVERHEAD
+from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_COLUMNS, PANEL_DEPTH
 from tofuse.disk_store import Store
 from tofuse.ir.dims import Dim, size_hint, symbol
 from tofuse.ir.graph import Value
@@ -36,7 +37,6 @@ from tofuse.ir.launch_facts import AliasPairs
 from tofuse.ir.region import Region
 from tofuse.ir.schedule import Target
 
-MAX_ROWS = 14  # 32 registers hold 28 accumulators, two vectors of B and one of A
 WHY = "uses AVX-512; PyTorch's matrix products do not on this processor"
 WHY_FEW_ROWS = "reads the large operand of a product of few rows once, and does not pack it"
 TOO_SMALL = "it is predicted to be at least as fast"
@@ -71,15 +71,6 @@ def load_product(
     arguments = tuple(x.root for x in _operands(gemm))
     sizes = tuple(map(symbol, launcher.symbols))
     return LoadedProduct(launcher, arguments, sizes, _alias_pairs(gemm), why)
-
-
-def kernel_rows(m: Dim) -> int:
-    """Return the rows of C held in registers: many, but few unused in the last micropanel."""
-    if not isinstance(m, int):
-        return MAX_ROWS
-    if m <= MAX_ROWS:
-        return max(1, m)
-    return min(range(MAX_ROWS, 7, -1), key=lambda rows: -(-m // rows) * (rows + PANEL_OVERHEAD))
 
 
 def _operands(p: Gemm) -> list[Matrix]:
@@ -131,7 +122,7 @@ def _few_rows_gemm(p: Gemm, store: Store, library: CodeLibrary) -> GemmLauncher:
 
 def _packed_gemm(p: Gemm, store: Store, library: CodeLibrary) -> GemmLauncher:
     """Load loops, packing and microkernel; loops and packing do not depend on the sizes."""
-    rows = kernel_rows(p.m)
+    rows = micropanel_rows(p.m)
     a_transposed = not (p.a.column_stride == 1 or p.k == 1)
     b_contiguous = p.b.column_stride == 1 or p.n == 1
     pack_a = pack_depth_major(rows, LANES) if a_transposed else pack_line_major(rows)

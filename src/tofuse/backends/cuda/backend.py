@@ -105,6 +105,8 @@ class CudaBackend:
             merges_equal_loops=False,
             max_contracted_rows=0,
             max_contracted_rows_by_columns=0,
+            blocked_dtypes=frozenset(),
+            blocked_rows={},
             streamed_rows={},
             split_threshold=GPU_SPLIT_THRESHOLD,
             separate_rule=Rule.SLOWER_KERNEL,

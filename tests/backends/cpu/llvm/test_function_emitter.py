@@ -7,7 +7,7 @@ import torch
 
 import tofuse
 from tests.support.kernels import kernel
-from tofuse.backends.cpu.llvm.emit import emit
+from tofuse.backends.cpu.llvm.emit import EmitOptions, emit
 from tofuse.backends.cpu.llvm.machine_code import assembly, object_codes, target_machine
 from tofuse.backends.cpu.processors import PROCESSORS
 from tofuse.backends.cpu.schedule.build_nest import build_nest
@@ -65,7 +65,9 @@ def test_casts_to_integers_are_those_of_the_processor():
     for processor in PROCESSORS.values():
         target = processor.target(1)
         saturates = target.saturating_casts
-        text = emit(build_nest(k, choose_schedule(k, target)), saturating_casts=saturates)
+        text = emit(
+            build_nest(k, choose_schedule(k, target)), EmitOptions(saturating_casts=saturates)
+        )
         casts = [line for line in text.splitlines() if "fptosi" in line and "declare" not in line]
         assert casts and all(("sat" in line) == saturates for line in casts)
         assert object_codes([text], None, 1, partial(target_machine, processor))

@@ -21,6 +21,7 @@ from tofuse.cost.thresholds import (
     MAX_KERNEL_ROWS_BF16,
     MAX_KERNEL_ROWS_F16,
     MAX_KERNEL_ROWS_F32,
+    MIN_BLOCKED_ROWS,
     MIN_PRODUCT_GAIN,
     PACKED_COLUMNS,
     PACKED_ELEMENT_NS,
@@ -104,3 +105,19 @@ def streamed_rows(target: Target) -> Mapping[DType, range]:
         DType.F16: range(2, MAX_KERNEL_ROWS_F16 + 1),
     }
     return found | {DType.F32: range(1, MAX_KERNEL_ROWS_F32 + 1)} if target.fast_gemm else found
+
+
+def blocked_dtypes(target: Target) -> frozenset[DType]:
+    """Return the dtypes of products that blocks compute as fast as the library does."""
+    found = {DType.F32: target.avx512, DType.BF16: target.bf16_dot}
+    found[DType.F16] = target.avx512 and not target.native_f16
+    return frozenset(dtype for dtype, is_fast in found.items() if is_fast)
+
+
+def blocked_rows(target: Target) -> Mapping[DType, int]:
+    """Return the rows from which blocks compute a product faster than the library does.
+
+    PyTorch's products of float16 convert each element by itself if the processor has no arithmetic
+    on float16.
+    """
+    return {DType.F16: MIN_BLOCKED_ROWS} if DType.F16 in blocked_dtypes(target) else {}

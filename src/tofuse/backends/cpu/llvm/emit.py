@@ -1,12 +1,16 @@
-"""LLVM IR of a nest: one function per phase that threads share, and an entry that runs them.
-
-The entry is `i32 @name(ptr context)`. The context has 64-bit words: the buffers' addresses, the
-size symbols, the address of the workspace, the number of threads, and the status. The entry returns
-0, or 1 if a gather met an index out of range.
-"""
+"""LLVM IR of a nest: one function per phase that threads share, and an entry that runs them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from tofuse.backends.cpu.llvm.entry import (
+    context_word,
+    context_words,
+    entry_function,
+    thread_count,
+    worker_function,
+)
 from tofuse.backends.cpu.llvm.function_emitter import FunctionEmitter
 from tofuse.backends.cpu.llvm.ir_text import ALIGNED_STACK, FunctionBuilder
 from tofuse.backends.cpu.llvm.loop_emitter import LoopEmitter
@@ -17,21 +21,36 @@ from tofuse.backends.cpu.llvm.vector_math.vector_library import LIBRARY, library
 from tofuse.ir.nest import Nest, Phase
 
 
-def emit(
-    nest: Nest,
-    *,
-    contract: bool = True,
-    avx512: bool = False,
-    native: int = 16,
-    saturating_casts: bool = False,
-) -> str:
-    """Return the text of a module for one kernel.
+@dataclass(frozen=True)
+class EmitOptions:
+    """What code may use.
 
     `contract` allows fused multiply-adds, `avx512` the instructions of that extension; `native` is
     the number of floats in a register of the machine, for calls of the vector library;
-    `saturating_casts` says what casts of floats out of an integer's range return.
+    `saturating_casts` and `native_bf16` say how casts behave; see `FunctionBuilder`.
     """
-    return _ModuleEmitter(nest, contract, avx512, native, saturating_casts).run()
+
+    contract: bool = True
+    avx512: bool = False
+    native: int = 16
+    saturating_casts: bool = False
+    native_bf16: bool = False
+
+
+def emit(nest: Nest, options: EmitOptions = EmitOptions()) -> str:
+    """Return the text of a module for one kernel."""
+    return _ModuleEmitter(nest, options).run()
+
+
+def emit_slices(nest: Nest, options: EmitOptions) -> tuple[dict[str, str], list[str]]:
+    """Return the functions of the phases of a nest, for a module that calls them itself.
+
+    First the declarations and definitions that they need, by symbol.
+    """
+    emitter = _ModuleEmitter(nest, options)
+    texts = [emitter.phase_function(k, phase) for k, phase in enumerate(nest.phases)]
+    emitter.define_math()
+    return emitter.declarations, texts
 
 
 def phase_functions(nest: Nest) -> list[tuple[str, bool]]:
@@ -44,17 +63,12 @@ def phase_functions(nest: Nest) -> list[tuple[str, bool]]:
     return found
 
 
-def context_words(nest: Nest) -> int:
-    """Return the number of 64-bit words in the entry's context."""
-    return len(nest.kernel.buffers) + len(nest.kernel.symbols) + 3
+MODULE_METADATA = "!0 = !{i32 1}"  # of nontemporal stores
 
 
 class _ModuleEmitter:
-    def __init__(
-        self, nest: Nest, contract: bool, avx512: bool, native: int, saturating_casts: bool
-    ) -> None:
-        self.nest, self.contract, self.avx512, self.native = nest, contract, avx512, native
-        self.saturating_casts = saturating_casts
+    def __init__(self, nest: Nest, options: EmitOptions) -> None:
+        self.nest, self.options = nest, options
         self.loops = LoopEmitter(nest)
         self.combined_scratch = frozenset(
             a.array.name for p in nest.phases for a in p.partials if a.array is not None
@@ -64,31 +78,42 @@ class _ModuleEmitter:
         self.math_calls: dict[tuple[str, str, int], None] = {}
 
     def run(self) -> str:
-        name = self.nest.kernel.name
         texts = []
         for k, phase in enumerate(self.nest.phases):
-            texts += [self._phase_function(k, phase), self._worker_function(k)]
+            texts += [
+                self.phase_function(k, phase),
+                worker_function(self.nest.kernel, k, self.declarations),
+            ]
             if phase.partials and phase.band:
                 texts.append(self._combine_function(k, phase))
-        texts.append(self._entry_function(name))
+        phases = [(bool(p.band), bool(p.partials)) for p in self.nest.phases]
+        texts.append(entry_function(self.nest.kernel, phases, self.declarations))
+        self.define_math()
+        return "\n".join([*self.declarations.values(), "", *texts, MODULE_METADATA])
+
+    def define_math(self) -> None:
+        """Add the definitions of the math functions that are called to the declarations."""
         by_width: dict[int, list[tuple[str, str]]] = {}
         for op, elem, lanes in self.math_calls:
             if op in LIBRARY:
-                self.declarations |= library_definition(op, elem, lanes, self.native)
+                self.declarations |= library_definition(op, elem, lanes, self.options.native)
             else:
                 by_width.setdefault(lanes, []).append((op, elem))
         for lanes, wanted in sorted(by_width.items()):
-            self.declarations |= math_definitions(sorted(wanted), lanes, self.avx512)
-        return "\n".join([*self.declarations.values(), "", *texts, "!0 = !{i32 1}"])
+            self.declarations |= math_definitions(sorted(wanted), lanes, self.options.avx512)
+
+    def _function_builder(self) -> FunctionBuilder:
+        options = self.options
+        return FunctionBuilder(options.contract, options.saturating_casts, options.native_bf16)
 
     # -- functions -------------------------------------------------------------------------------
 
     def _function_emitter(self, f: FunctionBuilder, thread_number: str | None) -> FunctionEmitter:
         """Read the context into a new emitter; `thread_number` is an operand, or None."""
         buffers, symbols = self.nest.kernel.buffers, self.nest.kernel.symbols
-        pointers = {b.name: _context_word(f, k, "ptr") for k, b in enumerate(buffers)}
-        sizes = {s: _context_word(f, k) for k, s in enumerate(symbols, len(buffers))}
-        workspace = _context_word(f, context_words(self.nest) - 3, "ptr")
+        pointers = {b.name: context_word(f, k, "ptr") for k, b in enumerate(buffers)}
+        sizes = {s: context_word(f, k) for k, s in enumerate(symbols, len(buffers))}
+        workspace = context_word(f, context_words(self.nest.kernel) - 3, "ptr")
         status = f.alloca("i1")
         emitter = FunctionEmitter(
             f,
@@ -100,7 +125,7 @@ class _ModuleEmitter:
             status,
             self.combined_scratch,
             self.nontemporal,
-            self.native,
+            self.options.native,
         )
         f.put(f"store i1 false, ptr {status}")
         if thread_number is not None:
@@ -114,9 +139,9 @@ class _ModuleEmitter:
         self.math_calls |= f.math_calls
         return f.text(head, tail)
 
-    def _phase_function(self, k: int, phase: Phase) -> str:
+    def phase_function(self, k: int, phase: Phase) -> str:
         """Emit one thread's share of a phase."""
-        f = FunctionBuilder(self.contract, self.saturating_casts)
+        f = self._function_builder()
         emitter = self._function_emitter(f, "%share")
         own = {a.array.name for a in phase.partials if a.array is not None}
         emitter.combined_scratch = self.combined_scratch - own
@@ -135,7 +160,7 @@ class _ModuleEmitter:
             f.put("fence seq_cst")
         flag = f.let(f"load i1, ptr {emitter.status}")
         with f.if_then(flag):
-            words = context_words(self.nest)
+            words = context_words(self.nest.kernel)
             slot = f.let(f"getelementptr i64, ptr %context, i64 {words - 1}")
             f.put(f"store i64 1, ptr {slot}")
         head = f"define void @{self.nest.kernel.name}.slice{k}"
@@ -163,61 +188,14 @@ class _ModuleEmitter:
             self.loops.emit_split_nodes(emitter, phase.body, phase.band)
             self.loops.reductions.fold_due_stages(emitter, phase.band, phase.body)
 
-    def _worker_function(self, k: int) -> str:
-        """Emit what each thread of the pool runs: every n-th share, for n threads."""
-        f, name = FunctionBuilder(), self.nest.kernel.name
-        shares = self._threads(f)
-        thread = f.let(f"sext i32 {f.call('@omp_get_thread_num', 'i32')} to i64")
-        thread_count = f.let(f"sext i32 {f.call('@omp_get_num_threads', 'i32')} to i64")
-        with f.loop(thread, shares, thread_count) as share:
-            f.put(f"call void @{name}.slice{k}(ptr %context, i64 {share}, i64 {shares})")
-        return self._function_text(
-            f, f"define internal void @{name}.worker{k}(ptr %context) nounwind"
-        )
-
-    def _threads(self, f: FunctionBuilder) -> str:
-        """Load the number of threads from the context."""
-        return _context_word(f, context_words(self.nest) - 2)
-
     def _combine_function(self, k: int, phase: Phase) -> str:
         """Emit the combination of all threads' partial results."""
-        f = FunctionBuilder(self.contract, self.saturating_casts)
+        f = self._function_builder()
         emitter = self._function_emitter(f, None)
-        threads = self._threads(f)
+        threads = thread_count(f, self.nest.kernel)
         stride = emitter.size(self.nest.block_bytes)
         for a in phase.partials:
             combine_threads(emitter, a, threads, stride)
         head = f"define void @{self.nest.kernel.name}.combine{k}"
         rest = f"nounwind {ALIGNED_STACK}"
         return self._function_text(f, f"{head}(ptr %context, i64 %share, i64 %shares) {rest}")
-
-    def _entry_function(self, name: str) -> str:
-        """Emit the entry: all phases in order, in parallel if there are several threads."""
-        f = FunctionBuilder()
-        threads = self._threads(f)
-        is_single = f.let(f"icmp eq i64 {threads}, 1")
-        is_parallel = f.let(f"xor i1 {is_single}, true")
-        thread_count = f.let(f"trunc i64 {threads} to i32")
-        for k, phase in enumerate(self.nest.phases):
-            if not phase.band:
-                f.put(f"call void @{name}.slice{k}(ptr %context, i64 0, i64 1)")
-                continue
-            with f.if_then(is_single):
-                f.put(f"call void @{name}.slice{k}(ptr %context, i64 0, i64 1)")
-            with f.if_then(is_parallel):
-                worker = ("ptr", f"@{name}.worker{k}")
-                context, flags = ("ptr", "%context"), ("i32", "0")
-                f.call("@GOMP_parallel", "void", worker, context, ("i32", thread_count), flags)
-            if phase.partials:
-                f.put(f"call void @{name}.combine{k}(ptr %context, i64 0, i64 1)")
-        status = _context_word(f, context_words(self.nest) - 1)
-        result = f.let(f"trunc i64 {status} to i32")
-        return self._function_text(
-            f, f"define i32 @{name}(ptr %context) nounwind", f"ret i32 {result}"
-        )
-
-
-def _context_word(f: FunctionBuilder, k: int, ty: str = "i64") -> str:
-    """Load a word of the context."""
-    slot = f.let(f"getelementptr i64, ptr %context, i64 {k}")
-    return f.let(f"load {ty}, ptr {slot}")

@@ -73,20 +73,23 @@ class FunctionBuilder:
     """The text of one function under construction.
 
     `contract` allows fused multiply-adds. `saturating_casts`: casts of floats out of an integer's
-    range saturate; else they return its least number, as on x86. `declarations` are the texts of
-    external functions by symbol, `math_calls` the vector math functions called, as (name, element
-    type, lanes).
-    `fp8_bytes` maps a float32 operand and an fp8 type to the byte that it came from or rounds to.
+    range saturate; else they return its least number, as on x86. `native_bf16`: conversions to
+    bfloat16 are the processor's, which flush subnormal numbers to zero. `declarations` are the
+    texts of external functions by symbol, `math_calls` the vector math functions called, as (name,
+    element type, lanes).
+    `narrow_bits` maps a float32 operand and a narrower type to the bits that it came from or rounds
+    to: an i32 of an fp8 type, an i16 of bfloat16.
     Results are named `prefix` and a number, counted from `first`; `label` is the current block.
     """
 
     contract: bool = True
     saturating_casts: bool = False
+    native_bf16: bool = False
     entry: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     declarations: dict[str, str] = field(default_factory=dict)
     math_calls: dict[tuple[str, str, int], None] = field(default_factory=dict)
-    fp8_bytes: dict[tuple[str, DType], str] = field(default_factory=dict)
+    narrow_bits: dict[tuple[str, DType], str] = field(default_factory=dict)
     full_masks: dict[int, str] = field(default_factory=dict)  # masks of all lanes, by lanes
     prefix: str = "%t"
     first: int = 1

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import llvmlite.binding as llvm
 
@@ -45,7 +45,11 @@ def host_target(threads: int) -> Target:
     """
     processor = host_processor()
     is_amd = llvm.get_host_cpu_name().startswith("znver")
-    return processor.target(threads, fast_gemm=processor.avx512 and is_amd)
+    target = processor.target(threads, fast_gemm=processor.avx512 and is_amd)
+    features = llvm.get_host_cpu_features()
+    bf16_dot = features.get("avx512bf16", False) and not features.get("amx-bf16", False)
+    native_f16 = features.get("avx512fp16", False)
+    return replace(target, bf16_dot=processor.avx512 and bf16_dot, native_f16=native_f16)
 
 
 class CodeHandle(int):

@@ -17,7 +17,7 @@ def to_register_type(f: FunctionBuilder, raw: str, dtype: DType, lanes: int) -> 
     if dtype is DType.F16:
         return b.cast("fpext", x, "float").text
     if dtype is DType.BF16:
-        return b.as_float(b.cast("zext", x, "i32") << 16).text
+        return _widen_and_record(b, x).text
     return _decode_and_record(b, b.cast("zext", x, "i32"), dtype).text if dtype.is_fp8 else raw
 
 
@@ -29,11 +29,11 @@ def to_memory_type(f: FunctionBuilder, value: str, dtype: DType, lanes: int) -> 
     x = b.value(value, "float")
     if dtype is DType.F16:
         return b.cast("fptrunc", x, scalar).text
+    known = f.narrow_bits.get((value, dtype))
     if dtype is DType.BF16:
-        return b.cast("trunc", _bf16_bits(b, x) >> 16, scalar).text
+        return known or _bf16_bits(b, x).text
     if not dtype.is_fp8:
         return value
-    known = f.fp8_bytes.get((value, dtype))
     byte = b.value(known, "i32") if known else _encode(b, x, dtype)
     return b.cast("trunc", byte, scalar).text
 
@@ -43,15 +43,25 @@ def round_to(b: FormulaBuilder, x: Value, dtype: DType) -> Value:
     if dtype is DType.F16:
         return b.cast("fpext", b.cast("fptrunc", x, "half"), "float")
     if dtype is DType.BF16:
-        return b.as_float(_bf16_bits(b, x) & -65536)
+        return _widen_and_record(b, _bf16_bits(b, x))
     return _decode_and_record(b, _encode(b, x, dtype), dtype)
 
 
 def _bf16_bits(b: FormulaBuilder, x: Value) -> Value:
-    """Return 32 bits whose upper half is `x` rounded to bfloat16: ties to even, nan stays nan."""
+    """Return the bits of `x` rounded to bfloat16, as an i16: ties to even, nan stays nan."""
+    if b.f.native_bf16:
+        return b.cast("bitcast", b.cast("fptrunc", x, "bfloat"), "i16")
     bits = x.bits
     rounded = bits + (((bits >> 16) & 1) + 0x7FFF)
-    return b.select(b.compare("uno", x, x), bits.const(0x7FC00000), rounded)
+    rounded = b.select(b.compare("uno", x, x), bits.const(0x7FC00000), rounded)
+    return b.cast("trunc", rounded >> 16, "i16")
+
+
+def _widen_and_record(b: FormulaBuilder, bits: Value) -> Value:
+    """Return the float32 value of a bfloat16, given as an i16."""
+    value = b.as_float(b.cast("zext", bits, "i32") << 16)
+    b.f.narrow_bits[value.text, DType.BF16] = bits.text
+    return value
 
 
 def _encode(b: FormulaBuilder, x: Value, dtype: DType) -> Value:
@@ -92,5 +102,5 @@ def _decode(b: FormulaBuilder, byte: Value, dtype: DType) -> Value:
 
 def _decode_and_record(b: FormulaBuilder, byte: Value, dtype: DType) -> Value:
     value = _decode(b, byte, dtype)
-    b.f.fp8_bytes[value.text, dtype] = byte.text
+    b.f.narrow_bits[value.text, dtype] = byte.text
     return value

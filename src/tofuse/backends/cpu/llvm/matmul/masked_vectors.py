@@ -28,8 +28,8 @@ def load(f: FunctionBuilder, pointer: str, mask: str) -> str:
     processors a hundred times as long.
     """
     symbol = f"@llvm.masked.load.v{LANES}f32.p0"
-    address, zeros = (("ptr", pointer), ("i32", "4")), (FLOAT_TY, "zeroinitializer")
-    return f.call(symbol, FLOAT_TY, *address, (MASK_TY, mask), zeros)
+    address, zeros = ("ptr", f"align 4 {pointer}"), (FLOAT_TY, "zeroinitializer")
+    return f.call(symbol, FLOAT_TY, address, (MASK_TY, mask), zeros)
 
 
 def store(f: FunctionBuilder, value: str, pointer: str, mask: str | None = None) -> None:
@@ -38,7 +38,7 @@ def store(f: FunctionBuilder, value: str, pointer: str, mask: str | None = None)
         f.put(f"store {FLOAT_TY} {value}, ptr {pointer}, align 4")
         return
     symbol = f"@llvm.masked.store.v{LANES}f32.p0"
-    f.call(symbol, "void", (FLOAT_TY, value), ("ptr", pointer), ("i32", "4"), (MASK_TY, mask))
+    f.call(symbol, "void", (FLOAT_TY, value), ("ptr", f"align 4 {pointer}"), (MASK_TY, mask))
 
 
 def element_pointer(f: FunctionBuilder, base: str, index: str) -> str:

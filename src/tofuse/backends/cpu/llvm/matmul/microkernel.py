@@ -15,24 +15,37 @@ from tofuse.backends.cpu.llvm.matmul.masked_vectors import (
     store,
 )
 from tofuse.backends.cpu.llvm.matmul.pack import WIDTH, micropanel_strides
+from tofuse.ir.types import DType
 
 FMA = f"@llvm.fma.v{LANES}f32"
+PAIRS_TY = f"<{2 * LANES} x bfloat>"
+BF16_DOT = "@llvm.x86.avx512bf16.dpbf16ps.512"
 ACCUMULATE, ADD_BIAS = 1, 2  # flags: C already holds a sum; the bias is added
 
 
-def microkernel_text(rows: int, depth_major: bool, by_row: bool = False) -> str:
+def microkernel_text(
+    rows: int,
+    depth_major: bool,
+    by_row: bool = False,
+    *,
+    fused: bool = True,
+    dtype: DType = DType.F32,
+) -> str:
     """Return `void @micro(a, b, depth, c, stride, rows, columns, bits, bias, bias stride)`.
 
     C[r, :] = sum over k of a[r, k] * b[k, :], plus C and plus the bias if the flags in `bits` say
     so. Strides are in elements. `depth_major` is the layout of packed A (`micropanel_strides`). A
-    bias `by_row` has one number per row.
+    bias `by_row` has one number per row. Without `fused`, products are rounded before they are
+    added. Of bfloat16, a step of the depth is a pair of elements.
     """
-    return _Microkernel(rows, depth_major, by_row).text()
+    return _Microkernel(rows, depth_major, by_row, fused, dtype).text()
 
 
 class _Microkernel:
-    def __init__(self, rows: int, depth_major: bool, by_row: bool) -> None:
-        self.rows, self.by_row = rows, by_row
+    def __init__(
+        self, rows: int, depth_major: bool, by_row: bool, fused: bool, dtype: DType
+    ) -> None:
+        self.rows, self.by_row, self.fused, self.dtype = rows, by_row, fused, dtype
         self.row_stride, self.depth_stride = micropanel_strides(depth_major)
         self.f = FunctionBuilder()
         self.vectors = range(WIDTH // LANES)
@@ -61,6 +74,9 @@ class _Microkernel:
         """Emit the loop over the depth, with every sum in a register of its own."""
         f = self.f
         f.declarations[FMA] = f"declare {FLOAT_TY} {FMA}({', '.join([FLOAT_TY] * 3)})"
+        if self.dtype is DType.BF16:
+            operands = f"{FLOAT_TY}, {PAIRS_TY}, {PAIRS_TY}"
+            f.declarations[BF16_DOT] = f"declare {FLOAT_TY} {BF16_DOT}({operands})"
         tiles = [(r, v) for r in range(self.rows) for v in self.vectors]
         f.put("br label %turn")
         f.start_block("turn")
@@ -78,12 +94,24 @@ class _Microkernel:
             scalar = f.let(f"load float, ptr {element_pointer(f, '%a', offset)}, align 4")
             a = splat(f, scalar, "float", LANES)
             for v in self.vectors:
-                operands = ", ".join(f"{FLOAT_TY} {x}" for x in (a, b[v], f"%s{r}.{v}"))
-                f.put(f"%n{r}.{v} = call {FLOAT_TY} {FMA}({operands})")
+                f.put(f"%n{r}.{v} = {self._multiply_add(a, b[v], f'%s{r}.{v}')}")
         f.put("%k.next = add i64 %k, 1")
         f.put("br label %turn")
         f.start_block("done")
         return {(r, v): f"%s{r}.{v}" for r, v in tiles}
+
+    def _multiply_add(self, a: str, b: str, total: str) -> str:
+        """Return the instruction that adds the product of two vectors to a sum."""
+        f = self.f
+        if self.dtype is DType.BF16:
+            pairs = [f.let(f"bitcast {FLOAT_TY} {x} to {PAIRS_TY}") for x in (a, b)]
+            operands = ", ".join(f"{PAIRS_TY} {x}" for x in pairs)
+            return f"call {FLOAT_TY} {BF16_DOT}({FLOAT_TY} {total}, {operands})"
+        if self.fused:
+            operands = ", ".join(f"{FLOAT_TY} {x}" for x in (a, b, total))
+            return f"call {FLOAT_TY} {FMA}({operands})"
+        x = f.let(f"fmul {FLOAT_TY} {a}, {b}")
+        return f"fadd {FLOAT_TY} {x}, {total}"
 
     def _store(self, sums: dict[tuple[int, int], str]) -> None:
         """Store the elements that are inside C, row by row."""

@@ -18,9 +18,25 @@ from tofuse.backends.cpu.llvm.matmul.masked_vectors import (
     store,
 )
 from tofuse.backends.cpu.llvm.shuffles import transpose
-from tofuse.cost.thresholds import PANEL_DEPTH
+from tofuse.cost.thresholds import PANEL_DEPTH, PANEL_OVERHEAD
+from tofuse.ir.dims import Dim
 
 WIDTH = 2 * LANES  # columns of B in a micropanel
+MAX_ROWS = 14  # 32 registers hold 28 accumulators, two vectors of B and one of A
+
+
+def micropanel_rows(m: Dim) -> int:
+    """Return the rows of C held in registers: many, but few unused in the last micropanel."""
+    if not isinstance(m, int):
+        return MAX_ROWS
+    if m <= MAX_ROWS:
+        return max(1, m)
+    return min(range(MAX_ROWS, 7, -1), key=lambda rows: -(-m // rows) * (rows + PANEL_OVERHEAD))
+
+
+def line_stride(elements: int) -> int:
+    """Return the elements between lines of some elements, which do not share cache sets."""
+    return elements + LANES
 
 
 def micropanel_strides(depth_major: bool) -> tuple[int, int]:
@@ -30,12 +46,12 @@ def micropanel_strides(depth_major: bool) -> tuple[int, int]:
     line after the other, each padded by a cache line so that lines do not map to the same cache
     sets.
     """
-    return (1, LANES) if depth_major else (PANEL_DEPTH + LANES, 1)
+    return (1, LANES) if depth_major else (line_stride(PANEL_DEPTH), 1)
 
 
 def micropanel_elements(lines: int, depth_major: bool) -> int:
     """Return the number of elements of a micropanel of A."""
-    return PANEL_DEPTH * LANES if depth_major else lines * (PANEL_DEPTH + LANES)
+    return PANEL_DEPTH * LANES if depth_major else lines * line_stride(PANEL_DEPTH)
 
 
 ARGUMENTS = "ptr %from, i64 %stride, i64 %lines, i64 %depth, ptr %to"

@@ -8,6 +8,9 @@ import torch.nn.functional as F
 
 import tofuse
 from benchmarks.workloads.decodes import FORMATS
+from tofuse.backends.cpu.cost.products import blocked_rows
+from tofuse.backends.cpu.llvm.load import host_target
+from tofuse.ir.types import DType
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -34,7 +37,7 @@ def reference(form, x, codes):
 
 @pytest.mark.broad(8)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 9, 16, 21, 32])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 9, 16, 21, 32, 33, 61, 130])
 @pytest.mark.parametrize("name", FORMATS)
 def test_error_is_at_most_that_of_eager(name, rows, dtype):
     form = FORMATS[name]
@@ -187,7 +190,9 @@ def test_weights_in_memory_train():
 def test_few_rows_of_half_precision_are_kernels(dtype, rows):
     x, w = torch.randn(rows, 1024).to(dtype), torch.randn(1024, 1024).to(dtype)
     assert library_calls(F.linear, x, w) == 0
-    assert library_calls(F.linear, torch.randn(64, 1024).to(dtype), w) == 1
+    many = torch.randn(64, 1024).to(dtype)
+    by_blocks = dtype == torch.float16 and DType.F16 in blocked_rows(host_target(1))
+    assert library_calls(F.linear, many, w) == (0 if by_blocks else 1)
 
 
 def test_decoded_after_streamed():
@@ -210,7 +215,7 @@ def test_products_of_a_batch_that_share_a_weight():
     x, w = torch.randn(40, 2, 64), torch.randint(-9, 9, (64, 48), dtype=torch.int8)
     s = torch.rand(48)
     torch.testing.assert_close(compiled(batched)(x, w, s), batched(x, w, s), rtol=1e-4, atol=1e-3)
-    assert library_calls(batched, x, w, s) == 1
+    assert library_calls(batched, x, w, s) == (0 if host_target(1).avx512 else 1)
 
 
 def test_sums_of_products_that_are_hoisted():

@@ -1,13 +1,14 @@
-"""Choose the products of few rows that kernels compute instead of the library.
+"""Choose the products that kernels compute instead of the library.
 
 A library reads its operands from memory. A weight that the program computes, such as the numbers
 of quantized codes, is then written and read once more, at several times the bytes of the codes.
 The time of a product of few rows is the time to read its weight, and libraries read some dtypes
-slowly.
+slowly. Some products of many rows libraries compute without the processor's vectors.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tofuse.analysis.alias import is_view, view_chain
@@ -24,43 +25,55 @@ from tofuse.passes.contract_products import contract_products, is_contractible
 SOURCES = (Pattern.OPAQUE, Pattern.SOURCE, Pattern.RANDOM)
 
 
-def contract_few_rows(
+def choose_contractions(
     graph: Graph, form_regions: Callable[[Graph], Partition], costs_of: CostsOf
 ) -> Partition:
-    """Form regions of a graph in which kernels compute products of few rows.
+    """Form regions of a graph in which kernels compute products.
 
     A product that cannot join the kernel that computes its weight stays a call of the library.
     """
-    decoded, streamed = decoded_products(graph, costs_of), streamed_products(graph, costs_of)
-    part = form_regions(contract_products(graph, decoded | streamed, widen=True))
-    separate = _separate_products(part, decoded | streamed) & decoded
+    decoded, faster = decoded_products(graph, costs_of), faster_products(graph, costs_of)
+    part = form_regions(_contract(graph, decoded | faster, costs_of))
+    separate = _separate_products(part, decoded | faster) & decoded - faster
     if separate:
-        chosen = decoded - separate | streamed
-        part = form_regions(contract_products(graph, chosen, widen=True))
+        part = form_regions(_contract(graph, decoded - separate | faster, costs_of))
     return part
 
 
-def streamed_products(graph: Graph, costs_of: CostsOf) -> frozenset[Value]:
-    """Return the results of products whose weight a kernel reads faster than the library does."""
+def _contract(graph: Graph, chosen: frozenset[Value], costs_of: CostsOf) -> Graph:
+    """Replace products by contractions; those of few rows do not round their factors."""
+    producers = graph.producers()
+    few = {v for v in chosen if _has_few_rows(producers[v], producers, costs_of)}
+    return contract_products(contract_products(graph, chosen - few), few, widen=True)
+
+
+def faster_products(graph: Graph, costs_of: CostsOf) -> frozenset[Value]:
+    """Return the results of products with weights in memory that kernels compute faster."""
     products = (op for op in graph.ops if op.kind == "opaque" and is_contractible(op))
-    return frozenset(op.result for op in products if _is_streamed(op, costs_of))
+    return frozenset(op.result for op in products if _is_faster(op, costs_of))
 
 
-def _is_streamed(product: Op, costs_of: CostsOf) -> bool:
+def _is_faster(product: Op, costs_of: CostsOf) -> bool:
     weight, rows = _weight(product), product.result.shape[-2]
-    streamed = costs_of(weight.type.device).streamed_rows.get(weight.dtype, range(0))
-    is_large = size_hint(weight.type.numel) >= MIN_STREAMED_WEIGHT_ELEMENTS
-    return rows in streamed and is_large and len(weight.shape) == 2 and weight.layout[-2] == 1
+    if len(weight.shape) != 2 or size_hint(weight.type.numel) < MIN_STREAMED_WEIGHT_ELEMENTS:
+        return False
+    costs = costs_of(weight.type.device)
+    streams = rows in costs.streamed_rows.get(weight.dtype, range(0)) and weight.layout[-2] == 1
+    return streams or size_hint(rows) >= costs.blocked_rows.get(weight.dtype, math.inf)
 
 
 def decoded_products(graph: Graph, costs_of: CostsOf) -> frozenset[Value]:
-    """Return the results of products of few rows whose weight a kernel computes.
+    """Return the results of products whose weight a kernel computes.
 
     All readers of the weight must be such products: others would need it in memory.
     """
     producers, users = graph.producers(), graph.users()
     candidates = [op for op in graph.ops if op.kind == "opaque" and is_contractible(op)]
-    found = {op for op in candidates if _has_few_rows(op, producers, costs_of)}
+    found = {
+        op
+        for op in candidates
+        if _has_few_rows(op, producers, costs_of) or _runs_by_blocks(op, costs_of)
+    }
     found = {op for op in found if _is_computed(_weight(op), op, producers)}
     outputs = frozenset(v for v in graph.outputs if v is not None)
     while True:
@@ -117,6 +130,11 @@ def _has_few_rows(product: Op, producers: Mapping[Value, Op], costs_of: CostsOf)
         return False
     sharing = size_hint(weight.type.numel) // max(1, size_hint(distinct.type.numel))
     return rows * max(1, sharing) <= most
+
+
+def _runs_by_blocks(product: Op, costs_of: CostsOf) -> bool:
+    """Whether a kernel computes a product as fast as a library, for any number of rows."""
+    return product.result.dtype in costs_of(product.result.type.device).blocked_dtypes
 
 
 def _source_of_broadcast(weight: Value, producers: Mapping[Value, Op]) -> Value:

@@ -1,0 +1,66 @@
+"""Cost of a blocked contraction: the microkernel's, and that of the nests of its blocks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from tofuse.analysis.footprint import Footprint
+from tofuse.backends.cpu.cost.nest_cost import nest_cost
+from tofuse.backends.cpu.cost.threads import threads_worth
+from tofuse.cost.kernel_cost import Cost
+from tofuse.cost.machine import Machine
+from tofuse.cost.thresholds import PACKED_COLUMNS, PACKED_ELEMENT_NS, PACKED_RATE
+from tofuse.cost.work import kernel_work
+from tofuse.ir.blocked import BlockedContraction, BlockNest, BlockProduct
+from tofuse.ir.dims import size_hint
+
+
+def blocked_cost(blocked: BlockedContraction, machine: Machine) -> Cost:
+    """Return the cost of a blocked contraction, with size hints for symbols."""
+    kernel, schedule = blocked.kernel, blocked.schedule
+    extents = {a.name: size_hint(a.extent) for a in kernel.axes}
+    rows, columns = extents[schedule.rows], extents[schedule.columns]
+    outer = math.prod(extents[a] for a in blocked.outer)
+    down, across = -(-rows // schedule.row_block), -(-columns // schedule.column_block)
+    work_ns = outer * rows * columns * _element_ns(blocked.epilogue, machine)
+    for p in blocked.products:
+        depth = math.prod(extents[a] for a in p.depth)
+        work_ns += outer * depth * _product_ns(blocked, p, machine, rows, columns, down, across)
+    points = math.prod(extents.values())
+    threads = max(1, min(machine.threads, outer * down * across))
+    threads = min(threads, threads_worth(points, kernel_work(kernel)))
+    imbalance = math.ceil(outer * down * across / threads) * threads / (outer * down * across)
+    us = machine.launch_us + work_ns * imbalance / threads / 1e3
+    us += machine.parallel_us if threads > 1 else 0.0
+    nbytes = int(sum(Footprint(kernel).buffer_bytes().values()))
+    return Cost(us, us, 0.0, nbytes, threads, 0.0, us, us)
+
+
+def _product_ns(
+    blocked: BlockedContraction,
+    p: BlockProduct,
+    machine: Machine,
+    rows: int,
+    columns: int,
+    down: int,
+    across: int,
+) -> float:
+    """Return the ns of one thread for a step of the depth: of the microkernel and the packs.
+
+    Rows are packed for each tile of columns, and columns for each tile of rows.
+    """
+    micro = blocked.schedule.micro_rows
+    whole_rows = -(-rows // micro) * micro
+    whole_columns = -(-columns // PACKED_COLUMNS) * PACKED_COLUMNS
+    product = 2 * whole_rows * whole_columns / (machine.flops * PACKED_RATE * p.step_elements)
+    left = across * rows * _element_ns(p.left.pack, machine)
+    right_ns = _element_ns(p.right.pack, machine) + PACKED_ELEMENT_NS
+    return product + left + down * columns * right_ns
+
+
+def _element_ns(block: BlockNest, machine: Machine) -> float:
+    """Return the ns of one iteration of a block's nest on one thread."""
+    cost = nest_cost(block.nest, replace(machine, threads=1))
+    points = math.prod(size_hint(a.extent) for a in block.nest.kernel.axes)
+    return max(0.0, cost.us - machine.launch_us) * 1e3 / max(1, points)
