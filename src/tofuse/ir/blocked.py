@@ -13,10 +13,8 @@ from tofuse.ir.dims import Dim
 from tofuse.ir.kernel import Kernel, Reduce
 from tofuse.ir.nest import Nest
 from tofuse.ir.schedule import BlockedSchedule
-from tofuse.ir.types import DType
 
 PACKED = "packed"  # the buffer that a factor's nest writes
-MICROKERNEL_BYTES = 4  # of a line, in one step of the microkernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +46,7 @@ class Factor:
 class BlockProduct:
     """A sum of products of two factors over the axes `depth`, outermost first.
 
-    A block has `step` iterations of the axis `depth[blocked]` and all of those inside it. The
-    microkernel multiplies `dtype`; two bfloat16 along the depth are one of its steps.
+    A block has `step` iterations of the axis `depth[blocked]` and all of those inside it.
     """
 
     total: Reduce
@@ -58,12 +55,6 @@ class BlockProduct:
     step: int
     left: Factor
     right: Factor
-    dtype: DType
-
-    @property
-    def step_elements(self) -> int:
-        """The elements along the depth in one step of the microkernel."""
-        return MICROKERNEL_BYTES // self.dtype.itemsize
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +86,7 @@ class BlockedContraction:
         lines = [repr(self.kernel), f"blocked {self.kernel.name}: {self.schedule!r}"]
         for n, p in enumerate(self.products):
             inner = " ".join(p.depth[p.blocked :])
-            lines.append(f"  product {n}: {p.total.name} by {p.step} of {inner} in {p.dtype.value}")
+            lines.append(f"  product {n}: {p.total.name} by {p.step} of {inner}")
         for block in self.nests:
             lines += [f"  {line}" for line in repr(block.nest).splitlines()]
         return "\n".join(lines)

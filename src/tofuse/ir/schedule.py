@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from tofuse.ir.dims import Dim
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.types import DType
 
 
 class ScheduledKernel(Protocol):
@@ -53,25 +55,49 @@ class Schedule:
         )
 
 
+class Microkernel(Enum):
+    """The instruction that multiplies packed blocks. A step of the depth is 4 bytes of a line."""
+
+    F32 = "multiply-add of f32"
+    BF16_DOT = "pairs of bf16"  # AVX512-BF16
+    BF16_TILES = "tiles of bf16"  # AMX
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of the packed factors."""
+        return DType.F32 if self is Microkernel.F32 else DType.BF16
+
+    @property
+    def step_elements(self) -> int:
+        """The elements along the depth in one step."""
+        return 4 // self.dtype.itemsize
+
+    @property
+    def depth_multiple(self) -> int:
+        """The elements along the depth of which it multiplies a multiple: zeros fill a line."""
+        return 32 if self is Microkernel.BF16_TILES else self.step_elements
+
+
 @dataclass(frozen=True)
 class BlockedSchedule:
     """Tasks of a kernel whose products run by blocks: tiles of the result for threads.
 
     A tile has `row_block` iterations of the axis `rows` and `column_block` of the axis `columns`.
-    `micro_rows` are the rows that the microkernel multiplies at once. `extents` are all axes'.
+    The microkernel multiplies `micro_rows` rows at once. `extents` are those of all axes.
     """
 
     rows: str
     columns: str
     row_block: int
     column_block: int
+    microkernel: Microkernel
     micro_rows: int
     extents: tuple[tuple[str, Dim], ...]
 
     def __repr__(self) -> str:
         tile = f"{self.row_block} of {self.rows}, {self.column_block} of {self.columns}"
         extents = " ".join(f"{axis}:{extent}" for axis, extent in self.extents)
-        return f"tiles of {tile}; microkernel of {self.micro_rows} rows; over {extents}"
+        return f"tiles of {tile}; {self.microkernel.value}, {self.micro_rows} rows; over {extents}"
 
 
 @dataclass(frozen=True)
@@ -82,8 +108,8 @@ class Target:
     - `l2_bytes`: L2 cache per core.
     - `fast_gemm`: whether our matrix products are faster than PyTorch's.
     - `native_lanes`: 4-byte lanes of a machine register.
-    - `bf16_dot`: whether the processor multiplies and adds pairs of bfloat16 (AVX512-BF16), and has
-      no faster instruction that PyTorch's products use.
+    - `bf16_dot`: whether the processor multiplies and adds pairs of bfloat16 (AVX512-BF16).
+    - `bf16_tiles`: whether it multiplies tiles of bfloat16 (AMX), and the system permits it.
     - `native_f16`: whether the processor has arithmetic on float16, which PyTorch's products use.
     - `saturating_casts`: whether casts of floats out of an integer's range saturate, as on ARM.
     """
@@ -96,4 +122,5 @@ class Target:
     native_lanes: int = 16
     saturating_casts: bool = False
     bf16_dot: bool = False
+    bf16_tiles: bool = False
     native_f16: bool = False

@@ -33,5 +33,6 @@ def test_exported_code_of_lower_levels_runs_too():
 
 
 def test_this_processor_has_a_level():
-    own = replace(host_target(3), fast_gemm=False, bf16_dot=False, native_f16=False)
+    options = dict.fromkeys(("fast_gemm", "bf16_dot", "bf16_tiles", "native_f16"), False)
+    own = replace(host_target(3), **options)
     assert own in [p.target(3) for p in LEVELS]

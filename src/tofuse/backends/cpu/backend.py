@@ -159,7 +159,7 @@ class CpuBackend:
         if schedule is None:
             return None
         try:
-            return build_blocked(kernel, schedule, self.target, self._block_nest)
+            return build_blocked(kernel, schedule, self._block_nest)
         except Unschedulable:
             return None
 
@@ -192,7 +192,7 @@ class CpuBackend:
         kernel, schedule = shared.kernel, shared.schedule
         try:
             if isinstance(schedule, BlockedSchedule):
-                return build_blocked(kernel, schedule, self.target, self._block_nest)
+                return build_blocked(kernel, schedule, self._block_nest)
             nest = None
             if kernel is own and own.body is known.kernel.body and schedule == known.schedule:
                 nest = known.scheduled

@@ -1,11 +1,21 @@
 """The cost of products: monotonic, and for few rows that of the large operand."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from tofuse.backends.cpu.cost.products import ProductSize, is_faster, product_costs
+from tofuse.backends.cpu.cost.products import (
+    ProductSize,
+    blocked_dtypes,
+    blocked_rows,
+    is_faster,
+    product_costs,
+)
 from tofuse.cost.machine import default_machine
+from tofuse.cost.thresholds import MIN_TILED_ROWS
+from tofuse.ir.schedule import Target
+from tofuse.ir.types import DType
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096)
 
@@ -43,3 +53,16 @@ def test_the_library_wins_if_the_operand_is_cached_or_its_rows_cross_lines(colum
     for rows in (8, 16, 32):
         costs = product_costs(ProductSize(rows, columns, depth), machine, True)
         assert not is_faster(costs.direct, costs.library)
+
+
+def test_products_of_blocks_follow_the_processor():
+    """Where the library is fast, only products whose weight a kernel computes run by blocks."""
+    plain = Target(16, 2, avx512=True)
+    assert blocked_dtypes(replace(plain, avx512=False)) == frozenset()
+    assert blocked_dtypes(plain) == {DType.F32, DType.F16}
+    assert blocked_dtypes(replace(plain, native_f16=True)) == {DType.F32}
+    assert blocked_rows(plain).keys() == {DType.F16}
+    for field in ("bf16_dot", "bf16_tiles"):
+        assert DType.BF16 in blocked_dtypes(replace(plain, **{field: True}))
+    assert DType.BF16 not in blocked_rows(replace(plain, bf16_dot=True))
+    assert blocked_rows(replace(plain, bf16_tiles=True))[DType.BF16] == MIN_TILED_ROWS

@@ -10,10 +10,17 @@ from tofuse.backends.cpu.cost.nest_cost import nest_cost
 from tofuse.backends.cpu.cost.threads import threads_worth
 from tofuse.cost.kernel_cost import Cost
 from tofuse.cost.machine import Machine
-from tofuse.cost.thresholds import PACKED_COLUMNS, PACKED_ELEMENT_NS, PACKED_RATE
+from tofuse.cost.thresholds import BF16_TILES_RATE, PACKED_COLUMNS, PACKED_ELEMENT_NS, PACKED_RATE
 from tofuse.cost.work import kernel_work
 from tofuse.ir.blocked import BlockedContraction, BlockNest, BlockProduct
 from tofuse.ir.dims import size_hint
+from tofuse.ir.schedule import Microkernel
+
+MICROKERNEL_RATE = {  # over the multiply-add of float32
+    Microkernel.F32: 1.0,
+    Microkernel.BF16_DOT: 2.0,
+    Microkernel.BF16_TILES: BF16_TILES_RATE,
+}
 
 
 def blocked_cost(blocked: BlockedContraction, machine: Machine) -> Cost:
@@ -53,7 +60,8 @@ def _product_ns(
     micro = blocked.schedule.micro_rows
     whole_rows = -(-rows // micro) * micro
     whole_columns = -(-columns // PACKED_COLUMNS) * PACKED_COLUMNS
-    product = 2 * whole_rows * whole_columns / (machine.flops * PACKED_RATE * p.step_elements)
+    rate = PACKED_RATE * MICROKERNEL_RATE[blocked.schedule.microkernel]
+    product = 2 * whole_rows * whole_columns / (machine.flops * rate)
     left = across * rows * _element_ns(p.left.pack, machine)
     right_ns = _element_ns(p.right.pack, machine) + PACKED_ELEMENT_NS
     return product + left + down * columns * right_ns

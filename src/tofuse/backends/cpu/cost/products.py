@@ -23,6 +23,7 @@ from tofuse.cost.thresholds import (
     MAX_KERNEL_ROWS_F32,
     MIN_BLOCKED_ROWS,
     MIN_PRODUCT_GAIN,
+    MIN_TILED_ROWS,
     PACKED_COLUMNS,
     PACKED_ELEMENT_NS,
     PACKED_RATE,
@@ -109,7 +110,7 @@ def streamed_rows(target: Target) -> Mapping[DType, range]:
 
 def blocked_dtypes(target: Target) -> frozenset[DType]:
     """Return the dtypes of products that blocks compute as fast as the library does."""
-    found = {DType.F32: target.avx512, DType.BF16: target.bf16_dot}
+    found = {DType.F32: target.avx512, DType.BF16: target.bf16_dot or target.bf16_tiles}
     found[DType.F16] = target.avx512 and not target.native_f16
     return frozenset(dtype for dtype, is_fast in found.items() if is_fast)
 
@@ -118,6 +119,7 @@ def blocked_rows(target: Target) -> Mapping[DType, int]:
     """Return the rows from which blocks compute a product faster than the library does.
 
     PyTorch's products of float16 convert each element by itself if the processor has no arithmetic
-    on float16.
+    on float16. Those of bfloat16 keep tiles (AMX) less busy.
     """
-    return {DType.F16: MIN_BLOCKED_ROWS} if DType.F16 in blocked_dtypes(target) else {}
+    found = {DType.F16: MIN_BLOCKED_ROWS} if DType.F16 in blocked_dtypes(target) else {}
+    return found | {DType.BF16: MIN_TILED_ROWS} if target.bf16_tiles else found

@@ -23,6 +23,7 @@ from tofuse.backends.cpu.llvm.machine_code import (
 )
 from tofuse.backends.cpu.llvm.vector_math.vector_library import LIBRARY, PREFIX, library_symbols
 from tofuse.backends.cpu.processors import Processor, is_arm, level_of
+from tofuse.backends.cpu.runtime.tile_permission import request_tiles
 from tofuse.cost.thresholds import MAX_LIBRARIES_PER_LINKER, MAX_RECENT_LINKED_TEXTS
 from tofuse.disk_store import Store
 from tofuse.errors import CompileError
@@ -46,10 +47,16 @@ def host_target(threads: int) -> Target:
     processor = host_processor()
     is_amd = llvm.get_host_cpu_name().startswith("znver")
     target = processor.target(threads, fast_gemm=processor.avx512 and is_amd)
+    if not processor.avx512:
+        return target
     features = llvm.get_host_cpu_features()
-    bf16_dot = features.get("avx512bf16", False) and not features.get("amx-bf16", False)
-    native_f16 = features.get("avx512fp16", False)
-    return replace(target, bf16_dot=processor.avx512 and bf16_dot, native_f16=native_f16)
+    has_tiles = features.get("amx-tile", False) and features.get("amx-bf16", False)
+    return replace(
+        target,
+        bf16_dot=features.get("avx512bf16", False),
+        bf16_tiles=has_tiles and request_tiles(),
+        native_f16=features.get("avx512fp16", False),
+    )
 
 
 class CodeHandle(int):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tofuse.analysis.live_statements import live_statements
 from tofuse.backends.cpu.llvm.matmul.pack import (
+    TILE_ROWS,
     WIDTH,
     line_stride,
     micropanel_elements,
@@ -23,7 +24,6 @@ from tofuse.cost.thresholds import (
     PANEL_DEPTH,
 )
 from tofuse.ir.blocked import (
-    MICROKERNEL_BYTES,
     PACKED,
     BlockedContraction,
     BlockNest,
@@ -49,7 +49,7 @@ from tofuse.ir.kernel import (
 )
 from tofuse.ir.nest import Nest
 from tofuse.ir.rules import Rule
-from tofuse.ir.schedule import BlockedSchedule, Target
+from tofuse.ir.schedule import BlockedSchedule, Microkernel, Target
 from tofuse.ir.types import DType
 from tofuse.schedule.axis_strides import axes_by_stride
 from tofuse.schedule.backward_slice import backward_slice
@@ -90,18 +90,46 @@ def blocked_schedule(kernel: Kernel, target: Target) -> BlockedSchedule | None:
     panels = -(-size_hint(columns) // widest)
     column_block = -(-size_hint(columns) // (panels * WIDTH)) * WIDTH
     extents = tuple((a.name, a.extent) for a in kernel.axes)
-    micro_rows = micropanel_rows(rows)
-    return BlockedSchedule(found.rows, found.columns, row_block, column_block, micro_rows, extents)
+    microkernel = _microkernel(found, target)
+    return BlockedSchedule(
+        found.rows,
+        found.columns,
+        row_block,
+        column_block,
+        microkernel,
+        TILE_ROWS if microkernel is Microkernel.BF16_TILES else micropanel_rows(rows),
+        extents,
+    )
+
+
+def _microkernel(found: _Analysis, target: Target) -> Microkernel:
+    """Return the fastest instruction that multiplies the factors of a kernel exactly."""
+    is_bf16 = all(_is_bf16(found.kernel, v) for pair in found.factors for v in pair)
+    if is_bf16 and target.bf16_tiles:
+        return Microkernel.BF16_TILES
+    return Microkernel.BF16_DOT if is_bf16 and target.bf16_dot else Microkernel.F32
+
+
+def _is_bf16(kernel: Kernel, value: str) -> bool:
+    """Whether bfloat16 holds a value exactly."""
+    match kernel.definitions[value]:
+        case Load(buffer=buffer):
+            return any(b.name == buffer and b.dtype is DType.BF16 for b in kernel.buffers)
+        case Compute(op="round_bf16"):
+            return True
+        case Compute(op="convert", operand_dtype=dtype):
+            return dtype in (DType.I8, DType.U8, DType.BOOL)
+    return False
 
 
 def build_blocked(
-    kernel: Kernel, schedule: BlockedSchedule, target: Target, build_nest: BuildNest
+    kernel: Kernel, schedule: BlockedSchedule, build_nest: BuildNest
 ) -> BlockedContraction:
     """Return the blocks of a kernel; raise Unschedulable if a part of it has no single nest."""
     found = _analyze(kernel)
     if found is None:
         raise Unschedulable(Rule.DIFFERENT_LOOPS())
-    builder = _Builder(found, schedule, target, build_nest)
+    builder = _Builder(found, schedule, build_nest)
     products = tuple(builder.product(n) for n in range(len(found.sums)))
     tile_stride = line_stride(schedule.column_block)
     epilogue = builder.epilogue(tile_stride)
@@ -200,11 +228,10 @@ class _Builder:
         self,
         found: _Analysis,
         schedule: BlockedSchedule,
-        target: Target,
         build_nest: BuildNest,
     ) -> None:
         self.found, self.kernel, self.schedule = found, found.kernel, schedule
-        self.target, self.build_nest = target, build_nest
+        self.build_nest = build_nest
 
     def product(self, n: int) -> BlockProduct:
         total, (left, right) = self.found.sums[n], self.found.factors[n]
@@ -214,25 +241,12 @@ class _Builder:
             if isinstance(s, Load)
         ]
         depth = tuple(a for a in axes_by_stride(self.kernel, loads) if a in total.over)
-        is_bf16 = self.target.bf16_dot and all(self._is_bf16(v) for v in (left, right))
-        dtype = DType.BF16 if is_bf16 else DType.F32
-        most = PANEL_DEPTH * MICROKERNEL_BYTES // dtype.itemsize
+        most = PANEL_DEPTH * self.schedule.microkernel.step_elements
         blocked, step = _depth_block([size_hint(self.kernel.extent(a)) for a in depth], most)
-        block = depth, blocked, step, dtype
+        block = depth, blocked, step
         a = self._factor(f"left{n}", left, self.schedule.rows, *block)
         b = self._factor(f"right{n}", right, self.schedule.columns, *block)
-        return BlockProduct(total, depth, blocked, step, a, b, dtype)
-
-    def _is_bf16(self, value: str) -> bool:
-        """Whether bfloat16 holds a value exactly."""
-        match self.kernel.definitions[value]:
-            case Load(buffer=buffer):
-                return any(b.name == buffer and b.dtype is DType.BF16 for b in self.kernel.buffers)
-            case Compute(op="round_bf16"):
-                return True
-            case Compute(op="convert", operand_dtype=dtype):
-                return dtype in (DType.I8, DType.U8, DType.BOOL)
-        return False
+        return BlockProduct(total, depth, blocked, step, a, b)
 
     def _factor(
         self,
@@ -242,13 +256,13 @@ class _Builder:
         depth: Sequence[str],
         blocked: int,
         step: int,
-        dtype: DType,
     ) -> Factor:
         """Return the nest that packs blocks of a factor whose lines run along the axis `line`."""
         needed = backward_slice([self.kernel.definitions[value]], self.kernel.definitions)
         stmts = [s for s in self.kernel.body if s in needed]
         inside = depth[blocked + 1 :]
-        per_step = MICROKERNEL_BYTES // dtype.itemsize
+        dtype = self.schedule.microkernel.dtype
+        per_step = self.schedule.microkernel.step_elements
         line_major = per_step > 1 or self._is_line_major(stmts, line, depth[-1])
         inner = [
             math.prod(size_hint(self.kernel.extent(a)) for a in depth[k + 1 :])

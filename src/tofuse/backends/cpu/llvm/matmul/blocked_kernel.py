@@ -25,10 +25,16 @@ from tofuse.backends.cpu.llvm.matmul.pack import (
     micropanel_elements,
     pack_transposed,
 )
+from tofuse.backends.cpu.llvm.matmul.tile_microkernel import (
+    configure_tiles,
+    tile_configuration,
+    tile_microkernel_text,
+)
 from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_DEPTH
 from tofuse.ir.blocked import PACKED, BlockedContraction, BlockNest, BlockProduct
 from tofuse.ir.dims import Dim
 from tofuse.ir.kernel import Gather
+from tofuse.ir.schedule import Microkernel
 from tofuse.ir.types import DType
 
 
@@ -39,16 +45,18 @@ def emit_blocked(blocked: BlockedContraction, options: EmitOptions) -> str:
     texts: list[str] = []
     for p in blocked.products:
         # subnormal factors are flushed by the microkernel, if not before
-        packing = replace(options, native_bf16=p.dtype is DType.BF16)
+        packing = replace(options, native_bf16=blocked.schedule.microkernel.dtype is DType.BF16)
         for factor in (p.left, p.right):
             texts += _slices(factor.pack, packing, declarations)
     texts += _slices(blocked.epilogue, options, declarations)
     rows = blocked.schedule.micro_rows
+    microkernel = blocked.schedule.microkernel
+    layouts = {_microkernel_name(p): p.left.line_major for p in blocked.products}
     helpers = {
-        _microkernel_name(p): microkernel_text(
-            rows, not p.left.line_major, fused=options.contract, dtype=p.dtype
-        )
-        for p in blocked.products
+        name: tile_microkernel_text()
+        if microkernel is Microkernel.BF16_TILES
+        else microkernel_text(rows, not line_major, fused=options.contract, dtype=microkernel.dtype)
+        for name, line_major in layouts.items()
     }
     if any(p.right.line_major for p in blocked.products):
         helpers["transpose"] = pack_transposed()
@@ -59,6 +67,8 @@ def emit_blocked(blocked: BlockedContraction, options: EmitOptions) -> str:
         texts.append(
             function.replace(f"define void {old}", f"define internal void @{name}.{helper}(")
         )
+    if microkernel is Microkernel.BF16_TILES:
+        texts.append(tile_configuration(f"@{name}.tiles"))
     task = _TaskEmitter(blocked)
     texts.append(task.text())
     declarations |= task.f.declarations
@@ -75,7 +85,7 @@ def _slices(block: BlockNest, options: EmitOptions, declarations: dict[str, str]
 
 
 def _microkernel_name(p: BlockProduct) -> str:
-    return f"micro.{p.dtype.value}.{'lines' if p.left.line_major else 'depth'}"
+    return f"micro.{'lines' if p.left.line_major else 'depth'}"
 
 
 def _split_declarations(text: str) -> tuple[dict[str, str], str]:
@@ -92,10 +102,10 @@ def _split_declarations(text: str) -> tuple[dict[str, str], str]:
 
 @dataclass(frozen=True)
 class _PaddedDepth:
-    """The steps of the microkernel in a block, and the elements if the last step may lack one."""
+    """The steps of the microkernel in a block, and the elements that must be zeros: from, to."""
 
     steps: str
-    elements: str
+    padding: tuple[str, str] | None
 
 
 @dataclass(eq=False)
@@ -130,6 +140,9 @@ class _TaskEmitter:
         self.workspace = f.let(f"getelementptr i8, ptr {workspace}, i64 {start}")
         self.contexts = {id(b): self._local_context(b) for b in self.blocked.nests}
         rows, columns = (self._size(kernel.extent(a)) for a in (schedule.rows, schedule.columns))
+        uses_tiles = schedule.microkernel is Microkernel.BF16_TILES
+        if uses_tiles:
+            configure_tiles(f, f"@{kernel.name}.tiles")
         with self._tasks(rows, columns) as (row, column):
             self.origins |= {schedule.rows: row, schedule.columns: column}
             count = self._remaining(rows, row, schedule.row_block)
@@ -140,6 +153,8 @@ class _TaskEmitter:
             tiles = {f"tile{n}": self._tile(n) for n in range(len(self.blocked.products))}
             counts = {schedule.rows: count, schedule.columns: width}
             self._call(epilogue, {schedule.rows: row, schedule.columns: column}, counts, tiles)
+        if uses_tiles:
+            f.call("@llvm.x86.tilerelease", "void")
         self._report_status()
         head = f"define void @{kernel.name}.slice0(ptr %context, i64 %share, i64 %shares)"
         return f.text(f"{head} noinline nounwind {ALIGNED_STACK}")
@@ -265,23 +280,25 @@ class _TaskEmitter:
 
     def _padded_depth(self, p: BlockProduct, elements: str, inner: int) -> _PaddedDepth:
         """Return the steps of the microkernel for some elements along the depth."""
-        f, kernel, per_step = self.f, self.blocked.kernel, p.step_elements
-        if per_step == 1:
-            return _PaddedDepth(elements, "")
+        f, kernel, microkernel = self.f, self.blocked.kernel, self.blocked.schedule.microkernel
+        per_step, multiple = microkernel.step_elements, microkernel.depth_multiple
+        if multiple == 1:
+            return _PaddedDepth(elements, None)
         extent = _static(kernel.extent(p.depth[p.blocked]))
-        is_whole = all(n * inner % per_step == 0 for n in (p.step, extent % p.step))
-        rounded = f.let(f"add i64 {elements}, {per_step - 1}")
-        return _PaddedDepth(f.let(f"sdiv i64 {rounded}, {per_step}"), "" if is_whole else elements)
+        is_whole = all(n * inner % multiple == 0 for n in (p.step, extent % p.step))
+        rounded = f.let(f"add i64 {elements}, {multiple - 1}")
+        end = f.let(f"mul i64 {f.let(f'sdiv i64 {rounded}, {multiple}')}, {multiple}")
+        steps = f.let(f"sdiv i64 {end}, {per_step}")
+        return _PaddedDepth(steps, None if is_whole else (elements, end))
 
     def _pad_lines(self, to: str, lines: str, depth: _PaddedDepth) -> None:
-        """Store a zero after the last element of each line if the last step lacks one."""
+        """Store zeros after the last element of each line."""
         f = self.f
-        if not depth.elements:
+        if depth.padding is None:
             return
-        is_odd = f.let(f"trunc i64 {depth.elements} to i1")
-        with f.if_then(is_odd), f.loop("0", lines, "1") as line:
-            place = f.let(f"mul i64 {line}, {2 * line_stride(PANEL_DEPTH)}")
-            place = f.let(f"add i64 {place}, {depth.elements}")
+        stride = line_stride(PANEL_DEPTH) * self.blocked.schedule.microkernel.step_elements
+        with f.loop("0", lines, "1") as line, f.loop(*depth.padding, "1") as k:
+            place = f.let(f"add i64 {f.let(f'mul i64 {line}, {stride}')}, {k}")
             f.put(f"store i16 0, ptr {f.let(f'getelementptr i16, ptr {to}, i64 {place}')}")
 
     # -- nests of blocks -------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from tofuse.cost.thresholds import PANEL_DEPTH, PANEL_OVERHEAD
 from tofuse.ir.dims import Dim
 
 WIDTH = 2 * LANES  # columns of B in a micropanel
+TILE_ROWS = 32  # of A in a micropanel for tiles: two tiles of 16 rows
 MAX_ROWS = 14  # 32 registers hold 28 accumulators, two vectors of B and one of A
 
 
