@@ -304,3 +304,22 @@ def test_formats_of_libraries(rows):
         ours, eager = compiled(program)(x, *codes), program(x, *codes)
         torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-2)
         assert library_calls(program, x, *codes) == 0
+
+
+def test_many_rows_without_blocks_stay_in_the_library():
+    """A depth that varies has no blocks; a number of rows that varies has."""
+    if not host_target(1).avx512:
+        pytest.skip("products of many rows are the library's")
+
+    def layer(x, w, s):
+        return F.linear(x, w.float() * s)
+
+    x, w = torch.randn(130, 1024), torch.randint(-9, 9, (512, 1024), dtype=torch.int8)
+    s = torch.rand(512, 1)
+    for dims, calls in ((), 0), ((0,), 0), ((1,), 1):
+        torch._dynamo.reset()
+        for dim in dims:
+            torch._dynamo.mark_dynamic(x, dim)
+        if 1 in dims:
+            torch._dynamo.mark_dynamic(w, 1)
+        assert library_calls(layer, x, w, s) == calls

@@ -182,6 +182,7 @@ PREFETCHED_MATRIX = 1 << 18  # elements that do not fit in L2: "Register transpo
 BLOCK_MICROPANELS = 16  # of A, which with B's fill half of L2: "Matrix products"
 PANEL_COLUMNS = 512  # of B in a panel: "Matrix products"
 PANEL_DEPTH = 256  # of a micropanel: "Matrix products"
+TRANSPOSED_ELEMENT_NS = 0.06  # of a packed block in the cache: "Products by blocks"
 BF16_TILES_RATE = 8.0  # of products of tiles, over the multiply-add of float32: not measured
 MIN_BLOCKED_ROWS = 16  # fewer are computed while the weight is read: not measured
 MIN_TILED_ROWS = 64  # fewer take less time than the pack of the weight: not measured

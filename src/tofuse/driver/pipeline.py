@@ -312,7 +312,6 @@ def partition(
     `in_place_concats`: operands of concats may be written into the concat; otherwise each has
     memory of its own. The other parameters are those of `form_regions`.
     """
-
     costs_of = evaluator.costs_of
 
     def form(graph: Graph, fuel: int | None = None) -> Partition:
@@ -321,7 +320,8 @@ def partition(
     def form_first(graph: Graph) -> Partition:
         return form(eliminate_concats(graph, costs_of, in_place_concats))
 
-    part = form_first(graph) if exact else choose_contractions(graph, form_first, costs_of)
+    choose = partial(choose_contractions, region_us=evaluator.region_us, costs_of=costs_of)
+    part = form_first(graph) if exact else choose(graph, form_first)
     rewritten = fold_epilogues(part)
     if in_place_concats:
         rewritten = eliminate_stored_concats(rewritten, part, costs_of)

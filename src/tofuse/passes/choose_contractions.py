@@ -13,12 +13,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tofuse.analysis.alias import is_view, view_chain
 from tofuse.analysis.reachability import reachable
+from tofuse.cost.bandwidth import traffic_us
+from tofuse.cost.library import op_us
 from tofuse.cost.target_costs import CostsOf
 from tofuse.cost.thresholds import MIN_STREAMED_WEIGHT_ELEMENTS
 from tofuse.graph_partition import Partition
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_forbidden
 from tofuse.ir.graph import Graph, Op, Value
+from tofuse.ir.region import Region
+from tofuse.ir.types import DType
 from tofuse.ops.table import OPS, Pattern
 from tofuse.passes.contract_products import contract_products, is_contractible
 
@@ -26,25 +30,56 @@ SOURCES = (Pattern.OPAQUE, Pattern.SOURCE, Pattern.RANDOM)
 
 
 def choose_contractions(
-    graph: Graph, form_regions: Callable[[Graph], Partition], costs_of: CostsOf
+    graph: Graph,
+    form_regions: Callable[[Graph], Partition],
+    region_us: Callable[[Region, Partition], float],
+    costs_of: CostsOf,
 ) -> Partition:
     """Form regions of a graph in which kernels compute products.
 
-    A product that cannot join the kernel that computes its weight stays a call of the library.
+    A product stays a call of the library if it cannot join the kernel that computes its weight, or
+    if it has many rows and `region_us`, the predicted time of its kernel, is more than the call's.
     """
     decoded, faster = decoded_products(graph, costs_of), faster_products(graph, costs_of)
-    part = form_regions(_contract(graph, decoded | faster, costs_of))
-    separate = _separate_products(part, decoded | faster) & decoded - faster
-    if separate:
-        part = form_regions(_contract(graph, decoded - separate | faster, costs_of))
-    return part
+    chosen, producers = decoded | faster, graph.producers()
+    few = frozenset(v for v in chosen if _has_few_rows(producers[v], producers, costs_of))
+    part = form_regions(_contract(graph, chosen, few))
+    rejected = _separate_products(part, chosen) & decoded - faster
+    rejected |= _slower_products(part, chosen - few, region_us, costs_of)
+    return form_regions(_contract(graph, chosen - rejected, few)) if rejected else part
 
 
-def _contract(graph: Graph, chosen: frozenset[Value], costs_of: CostsOf) -> Graph:
+def _contract(graph: Graph, chosen: frozenset[Value], few: frozenset[Value]) -> Graph:
     """Replace products by contractions; those of few rows do not round their factors."""
-    producers = graph.producers()
-    few = {v for v in chosen if _has_few_rows(producers[v], producers, costs_of)}
-    return contract_products(contract_products(graph, chosen - few), few, widen=True)
+    return contract_products(contract_products(graph, chosen - few), chosen & few, widen=True)
+
+
+def _slower_products(
+    part: Partition,
+    chosen: frozenset[Value],
+    region_us: Callable[[Region, Partition], float],
+    costs_of: CostsOf,
+) -> frozenset[Value]:
+    """Return the chosen products whose kernel takes longer than the library, and its transfers."""
+    users = part.graph.users()
+
+    def rounded(v: Value) -> list[Value]:
+        """Return the sum of a contraction and an addend, and what is rounded."""
+        return [op.result for op in users.get(v, ()) if op.kind in ("add", "convert")]
+
+    found: list[Value] = []
+    for region in part.regions:
+        products = [op for op in region.ops if op.kind == "contract"]
+        reached = reachable([op.result for op in products], rounded)
+        results = chosen.intersection(reached)
+        if not results:
+            continue
+        machine = costs_of(products[0].result.type.device).machine
+        calls = sum(op_us(op, machine) for op in products)
+        weights = sum(size_hint(op.inputs[1].type.numel) * DType.F32.itemsize for op in products)
+        if region_us(region, part) > calls + 2 * traffic_us(machine, weights):
+            found += results
+    return frozenset(found)
 
 
 def faster_products(graph: Graph, costs_of: CostsOf) -> frozenset[Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -11,8 +12,10 @@ from tofuse.cost.thresholds import MAX_BUFFERS
 from tofuse.fusion.lower.axes import LoweringError
 from tofuse.fusion.lowering_memo import LoweringMemo
 from tofuse.fusion.partition.graph_index import GraphIndex
+from tofuse.graph_partition import Partition
 from tofuse.ir.graph import Op, device_of
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.region import Region
 from tofuse.ir.rules import Rule
 
 TOO_MANY_BUFFERS = Rule.TOO_MANY_BUFFERS(MAX_BUFFERS)
@@ -49,3 +52,9 @@ class RegionEvaluator:
             self.evaluations[kernel] = self.evaluate_kernel(kernel, device_of(ops))
         evaluation = self.evaluations[kernel]
         return evaluation._replace(cost=None) if self.ignore_cost else evaluation
+
+    def region_us(self, region: Region, part: Partition) -> float:
+        """Return the predicted time of a region of a partition; infinite if it has no kernel."""
+        kernel = self.lowerings.kernel(region, part.aliases.memrefs, part.rounded)
+        cost = self.evaluate_kernel(kernel, device_of(region.ops)).cost
+        return math.inf if cost is None else cost.us

@@ -10,7 +10,12 @@ from tofuse.backends.cpu.cost.nest_cost import nest_cost
 from tofuse.backends.cpu.cost.threads import threads_worth
 from tofuse.cost.kernel_cost import Cost
 from tofuse.cost.machine import Machine
-from tofuse.cost.thresholds import BF16_TILES_RATE, PACKED_COLUMNS, PACKED_ELEMENT_NS, PACKED_RATE
+from tofuse.cost.thresholds import (
+    BF16_TILES_RATE,
+    PACKED_COLUMNS,
+    PACKED_RATE,
+    TRANSPOSED_ELEMENT_NS,
+)
 from tofuse.cost.work import kernel_work
 from tofuse.ir.blocked import BlockedContraction, BlockNest, BlockProduct
 from tofuse.ir.dims import size_hint
@@ -63,7 +68,8 @@ def _product_ns(
     rate = PACKED_RATE * MICROKERNEL_RATE[blocked.schedule.microkernel]
     product = 2 * whole_rows * whole_columns / (machine.flops * rate)
     left = across * rows * _element_ns(p.left.pack, machine)
-    right_ns = _element_ns(p.right.pack, machine) + PACKED_ELEMENT_NS
+    right_ns = _element_ns(p.right.pack, machine)
+    right_ns += TRANSPOSED_ELEMENT_NS if p.right.line_major else 0.0
     return product + left + down * columns * right_ns
 
 
