@@ -73,10 +73,10 @@ class FunctionBuilder:
     """The text of one function under construction.
 
     `contract` allows fused multiply-adds. `saturating_casts`: casts of floats out of an integer's
-    range saturate; else they return its least number, as on x86. `native_bf16`: conversions to
-    bfloat16 are the processor's, which flush subnormal numbers to zero. `declarations` are the
-    texts of external functions by symbol, `math_calls` the vector math functions called, as (name,
-    element type, lanes).
+    range saturate; else they return its least number, as on x86. `native_bf16`: stores of
+    bfloat16 round by the processor's instruction, which flushes subnormal numbers to zero.
+    `declarations` are the texts of external functions by symbol, `math_calls` the vector math
+    functions called, as (name, element type, lanes).
     `narrow_bits` maps a float32 operand and a narrower type to the bits that it came from or rounds
     to: an i32 of an fp8 type, an i16 of bfloat16.
     Results are named `prefix` and a number, counted from `first`; `label` is the current block.

@@ -31,6 +31,8 @@ def to_memory_type(f: FunctionBuilder, value: str, dtype: DType, lanes: int) -> 
         return b.cast("fptrunc", x, scalar).text
     known = f.narrow_bits.get((value, dtype))
     if dtype is DType.BF16:
+        if known is None and f.native_bf16:
+            return b.cast("bitcast", b.cast("fptrunc", x, "bfloat"), scalar).text
         return known or _bf16_bits(b, x).text
     if not dtype.is_fp8:
         return value
@@ -49,8 +51,6 @@ def round_to(b: FormulaBuilder, x: Value, dtype: DType) -> Value:
 
 def _bf16_bits(b: FormulaBuilder, x: Value) -> Value:
     """Return the bits of `x` rounded to bfloat16, as an i16: ties to even, nan stays nan."""
-    if b.f.native_bf16:
-        return b.cast("bitcast", b.cast("fptrunc", x, "bfloat"), "i16")
     bits = x.bits
     rounded = bits + (((bits >> 16) & 1) + 0x7FFF)
     rounded = b.select(b.compare("uno", x, x), bits.const(0x7FC00000), rounded)

@@ -103,7 +103,10 @@ def blocked_schedule(kernel: Kernel, target: Target) -> BlockedSchedule | None:
 
 
 def _microkernel(found: _Analysis, target: Target) -> Microkernel:
-    """Return the fastest instruction that multiplies the factors of a kernel exactly."""
+    """Return the fastest instruction for the factors of a kernel.
+
+    Those of bfloat16 are for factors that bfloat16 holds, and take subnormal ones for zeros.
+    """
     is_bf16 = all(_is_bf16(found.kernel, v) for pair in found.factors for v in pair)
     if is_bf16 and target.bf16_tiles:
         return Microkernel.BF16_TILES
@@ -273,9 +276,14 @@ class _Builder:
         line_step, depth_step = (lines, 1) if line_major else (1, width)
         terms = [(line, line_step)]
         terms += [(a, inner[k] * depth_step) for k, a in enumerate(depth) if k >= blocked]
+        match self.kernel.definitions[value]:
+            case Compute(op="round_bf16", args=(str(unrounded),)) if dtype is DType.BF16:
+                value = unrounded  # the store rounds
         store = Store(PACKED, make_affine(terms), value, dtype)
         hints = {line: WIDTH, depth[blocked]: step}
-        nest = self._block(name, [*stmts, store], hints, inside, [Buffer(PACKED, dtype, "out")])
+        nest = self._block(
+            name, live_statements([*stmts, store]), hints, inside, [Buffer(PACKED, dtype, "out")]
+        )
         return Factor(nest, line_major)
 
     def _is_line_major(self, stmts: Iterable[Stmt], line: str, innermost: str) -> bool:

@@ -148,6 +148,20 @@ def test_several_products_of_a_batch(depth, dot):
     assert_like_interpreter(text, buffers, target=target, tolerance=1e-2)
 
 
+@pytest.mark.skipif(not TARGET.bf16_dot, reason="the processor has no products of bfloat16")
+def test_what_is_rounded_before_a_factor_may_be_subnormal():
+    text = GATED.format(h=1, m=20, n=40, k=64, nk=0, mk=0, mn=0).replace(
+        "  v1 = load b",
+        "  t0 = mul v0 1e-39 of f32 : f32\n  t1 = round_bf16 t0 of f32 : f32\n"
+        "  t2 = mul t1 1e37 of f32 : f32\n  t3 = round_bf16 t2 of f32 : f32\n  v1 = load b",
+    )
+    text = text.replace("v3 = mul v2 v0", "v3 = mul v2 t3")
+    assert blocked(text).schedule.microkernel.dtype is DType.BF16
+    a, b, x = (torch.randn(size * 64).bfloat16() for size in (40, 40, 20))
+    buffers = {"a": a, "b": b, "x": x, "y": torch.empty(800).bfloat16()}
+    assert_like_interpreter(text, buffers, tolerance=1e-2)
+
+
 def test_symbolic_rows_and_columns():
     text = LINEAR.format(m="s0", n="s1", k=40, w="(40)*n + k", x="(40)*m + k", y="(s1)*m + n")
     text = text.replace("k:40 {", "k:40 sizes s0=64 s1=64 {")

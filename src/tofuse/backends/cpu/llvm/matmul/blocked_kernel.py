@@ -43,9 +43,9 @@ def emit_blocked(blocked: BlockedContraction, options: EmitOptions) -> str:
     name = blocked.kernel.name
     declarations: dict[str, str] = {}
     texts: list[str] = []
+    # the microkernel takes subnormal factors for zeros, so that the packs may store zeros
+    packing = replace(options, native_bf16=blocked.schedule.microkernel.dtype is DType.BF16)
     for p in blocked.products:
-        # subnormal factors are flushed by the microkernel, if not before
-        packing = replace(options, native_bf16=blocked.schedule.microkernel.dtype is DType.BF16)
         for factor in (p.left, p.right):
             texts += _slices(factor.pack, packing, declarations)
     texts += _slices(blocked.epilogue, options, declarations)
