@@ -27,7 +27,7 @@ from tofuse.ir.rules import RejectedKernel
 from tofuse.ir.schedule import Target
 from tofuse.ir.tile import GpuTarget
 
-SUMMARY = "run passes over the text of a graph, partition, kernel, nest, tile program or plan"
+SUMMARY = "run passes over the text of a program: a graph, a partition, a kernel, its loops, a plan"
 DETAILS = f"""The text is
 what TOFUSE_DUMP writes; several programs are separated by lines {SEPARATOR}.
 

@@ -22,8 +22,9 @@ class TargetCosts:
     - `max_contracted_rows`: rows of a product that a kernel computes as fast as a library does,
       while it computes the weight; if the columns of the weight are contiguous, and not its depth,
       `max_contracted_rows_by_columns`.
-    - `blocked_dtypes`: of products of any number of rows that a kernel computes as fast, by blocks.
-    - `blocked_rows`: by the dtype of a weight in memory, the rows from which that is faster.
+    - `blocked_dtypes`: a kernel computes products of these dtypes by blocks as fast as the library.
+    - `blocked_rows`: by the dtype of a weight in memory, the number of rows from which products by
+      blocks are faster than the library.
     - `streamed_rows`: by the dtype of a weight in memory, the rows of a product for which a kernel
       reads the weight faster than the library does.
     - `split_threshold`: two kernels stay separate if they take less than this part of the time of

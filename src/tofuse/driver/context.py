@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch.fx import GraphModule
 
@@ -91,7 +91,13 @@ def make_context(config: Config, *, explains: bool = False, timed: bool = False)
             config.dump.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise OptionError(f"dump={str(config.dump)!r} is not a writable folder: {e}") from e
-    return CompileContext(config, claims, explains=explains, timed=timed)
+    target = eager_target if config.rounds_as_eager else host_target
+    return CompileContext(config, claims, target, explains=explains, timed=timed)
+
+
+def eager_target(threads: int) -> Target:
+    """Return this processor without the instructions that flush subnormal numbers to zero."""
+    return replace(host_target(threads), bf16_dot=False, bf16_tiles=False)
 
 
 def _claims(config: Config) -> ClaimPredicate:

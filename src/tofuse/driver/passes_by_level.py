@@ -38,10 +38,12 @@ from tofuse.fusion.partition.partitioner import ViewPass
 from tofuse.fusion.split_reductions import split_reductions
 from tofuse.graph_partition import Partition, show_partition
 from tofuse.graph_partition.parse import parse_partition
+from tofuse.ir.blocked import BlockedContraction
 from tofuse.ir.graph import Graph, show_graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.line_reader import read_lines, split_block
 from tofuse.ir.nest import Nest
+from tofuse.ir.parse_blocked import parse_blocked
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.parse_nest import parse_nest
@@ -63,13 +65,16 @@ from tofuse.plan.fold_views import fold_views
 from tofuse.plan.insert_releases import insert_releases
 from tofuse.schedule.schedule_legality import Unschedulable
 
-Program = Union[Graph, Partition, Kernel, Nest, TileProgram, Plan]  # noqa: UP007
+Program = Union[  # noqa: UP007
+    Graph, Partition, Kernel, Nest, BlockedContraction, TileProgram, Plan
+]
 P = TypeVar("P", bound=Program)
 LEVELS: dict[type, str] = {
     Graph: "graph",
     Partition: "partition",
     Kernel: "kernel",
     Nest: "nest",
+    BlockedContraction: "blocked contraction",
     TileProgram: "tile program",
     Plan: "plan",
 }
@@ -105,6 +110,8 @@ def _parser_of(text: str) -> Callable[[str], Program]:
         return parse_partition if rest else parse_graph
     if not rest:
         return parse_kernel
+    if rest[0].peek() == "blocked":
+        return parse_blocked
     return parse_nest if rest[0].peek() == "nest" else parse_tile
 
 
@@ -129,6 +136,11 @@ def verify(program: Program) -> None:
         case Nest():
             check_kernel(program.kernel)
             verify_nest(program)
+        case BlockedContraction():
+            check_kernel(program.kernel)
+            for nest in program.nests:
+                check_kernel(nest.kernel)
+                verify_nest(nest)
         case TileProgram():
             for kernel in (program.kernel, *(nest.kernel for nest in program.nests)):
                 check_kernel(kernel)
@@ -193,7 +205,7 @@ def _find_pass(name: str, program: Program, passes: Sequence[Pass]) -> Pass:
 
 
 def emit_program(program: Program, language: str, target: Target, gpu: GpuTarget) -> str:
-    """Return the code of a nest or tile program, or of a kernel that the heuristics schedule.
+    """Return the code of a scheduled kernel, or of a kernel that the heuristics schedule.
 
     Raises CompileError for programs of other levels.
     """
@@ -202,7 +214,7 @@ def emit_program(program: Program, language: str, target: Target, gpu: GpuTarget
             return _cpu(target).emit(_lower(program, target), exact=False)
         program = build_tiles(program, gpu)
     match program, language:
-        case Nest(), "llvm":
+        case ((Nest() | BlockedContraction()), "llvm"):
             return _cpu(target).emit(program, exact=False)
         case TileProgram(), "triton":
             return emit_triton(program)
@@ -256,7 +268,7 @@ def _schedule(kernel: Kernel, target: Target) -> Nest:
 
 
 def _lower(kernel: Kernel, target: Target) -> ScheduledKernel:
-    """Return the nest that the compiler makes of a kernel."""
+    """Return the nest or the blocks that the compiler makes of a kernel."""
     (call,) = _cpu(target).schedule([KernelRequest(kernel, lambda own: own)])
     if isinstance(call, Reason):
         raise Unschedulable(call)

@@ -18,7 +18,12 @@ ENDS = ("end", "combine", "parallel", "serial")  # words after the nodes of a lo
 
 def parse_nest(text: str) -> Nest:
     """Parse the `repr` of a nest. Raises ParseError, which names the line."""
-    kernel_lines, rest = split_block(read_lines(text))
+    return read_nest(read_lines(text))
+
+
+def read_nest(lines: Sequence[LineReader]) -> Nest:
+    """Read the lines of a nest."""
+    kernel_lines, rest = split_block(lines)
     kernel = read_kernel(kernel_lines)
     if not rest:
         raise ParseError("a nest is a kernel, then a line 'nest k: order i0; ...' and loops")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tofuse.ir.line_reader import END, LineReader
-from tofuse.ir.schedule import Loop, Schedule
+from tofuse.ir.schedule import BlockedSchedule, Loop, Microkernel, Schedule
 
 
 def parse_schedule(text: str) -> Schedule:
@@ -25,6 +25,21 @@ def read_schedule(line: LineReader) -> Schedule:
         parallel=line.expect("parallel").number(),
         vector=line.expect(";").expect("vector").number(),
         unroll=line.expect(";").expect("unroll").number(),
+    )
+
+
+def read_blocked_schedule(line: LineReader) -> BlockedSchedule:
+    """Consume `tiles i0/64 i1/512; microkernel f32 of 13 rows`."""
+    rows, columns = read_loop(line.expect("tiles")), read_loop(line)
+    start = line.expect(";").expect("microkernel").at
+    name = line.word()
+    if name not in {m.value for m in Microkernel}:
+        raise line.error(f"there is no microkernel {name}", start)
+    micro_rows = line.expect("of").number()
+    line.expect("rows")
+    microkernel = Microkernel(name)
+    return BlockedSchedule(
+        rows.axis, rows.strip, columns.axis, columns.strip, microkernel, micro_rows
     )
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from tofuse.ir.dims import Dim
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.types import DType
 
@@ -58,9 +57,9 @@ class Schedule:
 class Microkernel(Enum):
     """The instruction that multiplies packed blocks. A step of the depth is 4 bytes of a line."""
 
-    F32 = "multiply-add of f32"
-    BF16_DOT = "pairs of bf16"  # AVX512-BF16
-    BF16_TILES = "tiles of bf16"  # AMX
+    F32 = "f32"
+    BF16_PAIRS = "bf16_pairs"  # AVX512-BF16
+    BF16_TILES = "bf16_tiles"  # AMX
 
     @property
     def dtype(self) -> DType:
@@ -69,35 +68,33 @@ class Microkernel(Enum):
 
     @property
     def step_elements(self) -> int:
-        """The elements along the depth in one step."""
+        """The elements of a line in one step."""
         return 4 // self.dtype.itemsize
 
     @property
     def depth_multiple(self) -> int:
-        """The elements along the depth of which it multiplies a multiple: zeros fill a line."""
+        """The number of elements of a line is rounded up to a multiple of this one, with zeros."""
         return 32 if self is Microkernel.BF16_TILES else self.step_elements
 
 
 @dataclass(frozen=True)
 class BlockedSchedule:
-    """Tasks of a kernel whose products run by blocks: tiles of the result for threads.
+    """The tiles of the result of a kernel whose products run by blocks. A tile is a task.
 
-    A tile has `row_block` iterations of the axis `rows` and `column_block` of the axis `columns`.
-    The microkernel multiplies `micro_rows` rows at once. `extents` are those of all axes.
+    A tile has `tile_rows` iterations of the axis `rows` and `tile_columns` of the axis `columns`.
+    The microkernel multiplies `micro_rows` rows at once.
     """
 
     rows: str
+    tile_rows: int
     columns: str
-    row_block: int
-    column_block: int
+    tile_columns: int
     microkernel: Microkernel
     micro_rows: int
-    extents: tuple[tuple[str, Dim], ...]
 
     def __repr__(self) -> str:
-        tile = f"{self.row_block} of {self.rows}, {self.column_block} of {self.columns}"
-        extents = " ".join(f"{axis}:{extent}" for axis, extent in self.extents)
-        return f"tiles of {tile}; {self.microkernel.value}, {self.micro_rows} rows; over {extents}"
+        tile = f"{self.rows}/{self.tile_rows} {self.columns}/{self.tile_columns}"
+        return f"tiles {tile}; microkernel {self.microkernel.value} of {self.micro_rows} rows"
 
 
 @dataclass(frozen=True)

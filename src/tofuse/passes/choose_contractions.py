@@ -60,17 +60,20 @@ def _slower_products(
     region_us: Callable[[Region, Partition], float],
     costs_of: CostsOf,
 ) -> frozenset[Value]:
-    """Return the chosen products whose kernel takes longer than the library, and its transfers."""
+    """Return the chosen products whose kernel takes longer than the library and its transfers.
+
+    The transfers are one write and one read of the weight.
+    """
     users = part.graph.users()
 
-    def rounded(v: Value) -> list[Value]:
-        """Return the sum of a contraction and an addend, and what is rounded."""
+    def finished(v: Value) -> list[Value]:
+        """Return the results of the additions and conversions that read a value."""
         return [op.result for op in users.get(v, ()) if op.kind in ("add", "convert")]
 
     found: list[Value] = []
     for region in part.regions:
         products = [op for op in region.ops if op.kind == "contract"]
-        reached = reachable([op.result for op in products], rounded)
+        reached = reachable([op.result for op in products], finished)
         results = chosen.intersection(reached)
         if not results:
             continue
@@ -168,7 +171,7 @@ def _has_few_rows(product: Op, producers: Mapping[Value, Op], costs_of: CostsOf)
 
 
 def _runs_by_blocks(product: Op, costs_of: CostsOf) -> bool:
-    """Whether a kernel computes a product as fast as a library, for any number of rows."""
+    """Whether a kernel computes a product by blocks, as fast as the library."""
     return product.result.dtype in costs_of(product.result.type.device).blocked_dtypes
 
 

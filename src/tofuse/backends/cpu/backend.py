@@ -86,9 +86,8 @@ class EvaluatedKernel:
 class CpuBackend:
     """The processor `target`, whose costs for decisions are those of `machine`.
 
-    `kernel_passes` run before a kernel is scheduled, `nest_passes` over its nest.
-
-    Schedules each kernel once: code generation takes the same nests.
+    `kernel_passes` run before a kernel is scheduled, `nest_passes` over its nest, but not over the
+    nests of blocks. Each kernel is scheduled once: code generation takes the same nests.
     """
 
     target: Target
@@ -244,7 +243,7 @@ class CpuBackend:
         kernel = _cpu_kernel(call.scheduled)
         launch_alone = size_hint(kernel.block_bytes) > MAX_GROUPED_WORKSPACE
         written = None if launch_alone else tuple(b.role != "in" for b in kernel.kernel.buffers)
-        # blocks are read again after others are written
+        # a factor's blocks are read again after results of other tiles are written
         aliases = legal_aliases(kernel) if isinstance(kernel, Nest) else ()
         return LaunchFacts(written, aliases)
 

@@ -22,6 +22,7 @@ from tofuse.backends.cpu.llvm.matmul.pack import (
     WIDTH,
     micropanel_elements,
     micropanel_rows,
+    micropanel_strides,
     pack_depth_major,
     pack_line_major,
     pack_transposed,
@@ -148,6 +149,7 @@ def _packed_gemm(p: Gemm, store: Store, library: CodeLibrary) -> GemmLauncher:
         **{"bias_batch": bias.batch_stride, "bias_stride": bias.row_stride},
         "bias_column": bias.column_stride,
         "micropanel": panel_bytes,
+        "a_step": micropanel_strides(a_transposed)[1],
         "workspace_per_thread": panel_bytes * BLOCK_MICROPANELS + 4 * PANEL_DEPTH * PANEL_COLUMNS,
     }
     loops = library.load_text(blocked_loops_text(), ["kernel"], store)

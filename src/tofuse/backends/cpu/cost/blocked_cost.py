@@ -11,20 +11,22 @@ from tofuse.backends.cpu.cost.threads import threads_worth
 from tofuse.cost.kernel_cost import Cost
 from tofuse.cost.machine import Machine
 from tofuse.cost.thresholds import (
-    BF16_TILES_RATE,
+    BF16_TILES_SPEEDUP,
+    BLOCK_TRANSPOSE_ELEMENT_NS,
     PACKED_COLUMNS,
     PACKED_RATE,
-    TRANSPOSED_ELEMENT_NS,
 )
 from tofuse.cost.work import kernel_work
-from tofuse.ir.blocked import BlockedContraction, BlockNest, BlockProduct
+from tofuse.ir.blocked import BlockedContraction, BlockProduct
 from tofuse.ir.dims import size_hint
+from tofuse.ir.kernel import Kernel, Store
+from tofuse.ir.nest import Nest
 from tofuse.ir.schedule import Microkernel
 
-MICROKERNEL_RATE = {  # over the multiply-add of float32
+SPEEDUP_OVER_F32 = {
     Microkernel.F32: 1.0,
-    Microkernel.BF16_DOT: 2.0,
-    Microkernel.BF16_TILES: BF16_TILES_RATE,
+    Microkernel.BF16_PAIRS: 2.0,
+    Microkernel.BF16_TILES: BF16_TILES_SPEEDUP,
 }
 
 
@@ -34,8 +36,8 @@ def blocked_cost(blocked: BlockedContraction, machine: Machine) -> Cost:
     extents = {a.name: size_hint(a.extent) for a in kernel.axes}
     rows, columns = extents[schedule.rows], extents[schedule.columns]
     outer = math.prod(extents[a] for a in blocked.outer)
-    down, across = -(-rows // schedule.row_block), -(-columns // schedule.column_block)
-    work_ns = outer * rows * columns * _element_ns(blocked.epilogue, machine)
+    down, across = -(-rows // schedule.tile_rows), -(-columns // schedule.tile_columns)
+    work_ns = outer * rows * columns * _element_ns(blocked.epilogue, _store_count(kernel), machine)
     for p in blocked.products:
         depth = math.prod(extents[a] for a in p.depth)
         work_ns += outer * depth * _product_ns(blocked, p, machine, rows, columns, down, across)
@@ -65,16 +67,24 @@ def _product_ns(
     micro = blocked.schedule.micro_rows
     whole_rows = -(-rows // micro) * micro
     whole_columns = -(-columns // PACKED_COLUMNS) * PACKED_COLUMNS
-    rate = PACKED_RATE * MICROKERNEL_RATE[blocked.schedule.microkernel]
+    rate = PACKED_RATE * SPEEDUP_OVER_F32[blocked.schedule.microkernel]
     product = 2 * whole_rows * whole_columns / (machine.flops * rate)
-    left = across * rows * _element_ns(p.left.pack, machine)
-    right_ns = _element_ns(p.right.pack, machine)
-    right_ns += TRANSPOSED_ELEMENT_NS if p.right.line_major else 0.0
+    left = across * rows * _element_ns(p.left.pack, 1, machine)
+    right_ns = _element_ns(p.right.pack, 1, machine)
+    right_ns += BLOCK_TRANSPOSE_ELEMENT_NS if p.right.line_major else 0.0
     return product + left + down * columns * right_ns
 
 
-def _element_ns(block: BlockNest, machine: Machine) -> float:
-    """Return the ns of one iteration of a block's nest on one thread."""
-    cost = nest_cost(block.nest, replace(machine, threads=1))
-    points = math.prod(size_hint(a.extent) for a in block.nest.kernel.axes)
-    return max(0.0, cost.us - machine.launch_us) * 1e3 / max(1, points)
+def _element_ns(nest: Nest, results: int, machine: Machine) -> float:
+    """Return the ns of one element of a block, of which a nest computes so many results.
+
+    An axis may be unrolled: then one iteration stores several elements.
+    """
+    cost = nest_cost(nest, replace(machine, threads=1))
+    points = math.prod(size_hint(a.extent) for a in nest.kernel.axes)
+    elements = points * _store_count(nest.kernel) / results
+    return max(0.0, cost.us - machine.launch_us) * 1e3 / max(1, elements)
+
+
+def _store_count(kernel: Kernel) -> int:
+    return sum(isinstance(s, Store) for s in kernel.body)

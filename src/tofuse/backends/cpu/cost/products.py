@@ -21,9 +21,9 @@ from tofuse.cost.thresholds import (
     MAX_KERNEL_ROWS_BF16,
     MAX_KERNEL_ROWS_F16,
     MAX_KERNEL_ROWS_F32,
-    MIN_BLOCKED_ROWS,
+    MIN_BLOCKED_PRODUCT_ROWS,
     MIN_PRODUCT_GAIN,
-    MIN_TILED_ROWS,
+    MIN_TILED_PRODUCT_ROWS,
     PACKED_COLUMNS,
     PACKED_ELEMENT_NS,
     PACKED_RATE,
@@ -121,5 +121,5 @@ def blocked_rows(target: Target) -> Mapping[DType, int]:
     PyTorch's products of float16 convert each element by itself if the processor has no arithmetic
     on float16. Those of bfloat16 keep tiles (AMX) less busy.
     """
-    found = {DType.F16: MIN_BLOCKED_ROWS} if DType.F16 in blocked_dtypes(target) else {}
-    return found | {DType.BF16: MIN_TILED_ROWS} if target.bf16_tiles else found
+    found = {DType.F16: MIN_BLOCKED_PRODUCT_ROWS} if DType.F16 in blocked_dtypes(target) else {}
+    return found | {DType.BF16: MIN_TILED_PRODUCT_ROWS} if target.bf16_tiles else found

@@ -42,15 +42,16 @@ def emit(nest: Nest, options: EmitOptions = EmitOptions()) -> str:
     return _ModuleEmitter(nest, options).run()
 
 
-def emit_slices(nest: Nest, options: EmitOptions) -> tuple[dict[str, str], list[str]]:
+def emit_slices(nest: Nest, options: EmitOptions, declarations: dict[str, str]) -> list[str]:
     """Return the functions of the phases of a nest, for a module that calls them itself.
 
-    First the declarations and definitions that they need, by symbol.
+    Add what they call to `declarations`.
     """
     emitter = _ModuleEmitter(nest, options)
     texts = [emitter.phase_function(k, phase) for k, phase in enumerate(nest.phases)]
     emitter.define_math()
-    return emitter.declarations, texts
+    declarations |= emitter.declarations
+    return texts
 
 
 def phase_functions(nest: Nest) -> list[tuple[str, bool]]:
@@ -63,7 +64,7 @@ def phase_functions(nest: Nest) -> list[tuple[str, bool]]:
     return found
 
 
-MODULE_METADATA = "!0 = !{i32 1}"  # of nontemporal stores
+NONTEMPORAL_METADATA = "!0 = !{i32 1}"
 
 
 class _ModuleEmitter:
@@ -89,7 +90,7 @@ class _ModuleEmitter:
         phases = [(bool(p.band), bool(p.partials)) for p in self.nest.phases]
         texts.append(entry_function(self.nest.kernel, phases, self.declarations))
         self.define_math()
-        return "\n".join([*self.declarations.values(), "", *texts, MODULE_METADATA])
+        return "\n".join([*self.declarations.values(), "", *texts, NONTEMPORAL_METADATA])
 
     def define_math(self) -> None:
         """Add the definitions of the math functions that are called to the declarations."""

@@ -12,6 +12,7 @@ from tofuse.backends.cpu.llvm.ir_text import (
     literal,
     ramp,
     short_name,
+    size_operand,
     splat,
     vector_type,
 )
@@ -96,15 +97,7 @@ class FunctionEmitter:
 
     def size(self, dim: Dim) -> str:
         """Return a size as an i64 operand."""
-        if isinstance(dim, int):
-            return str(dim)
-        total = ""
-        for monomial, c in dim.terms:
-            term = str(c)
-            for s in monomial:
-                term = self.f.let(f"mul i64 {term}, {self.sizes[s]}")
-            total = self.f.let(f"add i64 {total}, {term}") if total else term
-        return total
+        return size_operand(self.f, dim, self.sizes)
 
     def affine(self, index: AffineExpr, tiled: tuple[str, ...] = ()) -> str:
         """Return an affine index at the first lane as an i64 operand.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from tofuse.ir.dims import Dim
 from tofuse.ir.elements import ROUND
 from tofuse.ir.types import DType
 
@@ -213,6 +214,19 @@ class FunctionBuilder:
         """Return the definition of the function; `head` is its signature, `tail` its terminator."""
         body = "\n".join([*self.entry, "  br label %start", "start:", *self.lines, f"  {tail}"])
         return f"{head} {{\nentry:\n{body}\n}}\n"
+
+
+def size_operand(f: FunctionBuilder, dim: Dim, sizes: Mapping[str, str]) -> str:
+    """Return a size as an i64 operand; `sizes` are the operands of symbols."""
+    if isinstance(dim, int):
+        return str(dim)
+    total = ""
+    for monomial, c in dim.terms:
+        term = str(c)
+        for s in monomial:
+            term = f.let(f"mul i64 {term}, {sizes[s]}")
+        total = f.let(f"add i64 {total}, {term}") if total else term
+    return total
 
 
 def splat(f: FunctionBuilder, scalar: str, element: str, lanes: int) -> str:

@@ -7,7 +7,7 @@ import functools
 import platform
 import sys
 
-ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18  # of x86-64; asm/prctl.h
+ARCH_PRCTL_SYSCALL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
 
 
 @functools.cache
@@ -23,4 +23,4 @@ def request_tiles() -> bool:
     except (OSError, AttributeError):
         return False
     call.restype, call.argtypes = ctypes.c_long, [ctypes.c_long] * 3
-    return int(call(ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA)) == 0
+    return int(call(ARCH_PRCTL_SYSCALL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)) == 0

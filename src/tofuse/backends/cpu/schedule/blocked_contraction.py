@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tofuse.analysis.live_statements import live_statements
+from tofuse.backends.cpu.llvm.matmul.masked_vectors import LANES
 from tofuse.backends.cpu.llvm.matmul.pack import (
-    TILE_ROWS,
+    AMX_MICROPANEL_ROWS,
     WIDTH,
     line_stride,
     micropanel_elements,
@@ -17,19 +18,21 @@ from tofuse.backends.cpu.llvm.matmul.pack import (
 from tofuse.cost.thresholds import (
     BLOCK_MICROPANELS,
     BLOCKED_TASKS_PER_THREAD,
-    MAX_BLOCK_ROWS,
-    MIN_BLOCK_COLUMNS,
-    MIN_BLOCKED_ROWS,
+    MAX_PRODUCT_TILE_ROWS,
+    MIN_BLOCKED_PRODUCT_ROWS,
+    MIN_PRODUCT_TILE_COLUMNS,
     PANEL_COLUMNS,
     PANEL_DEPTH,
 )
 from tofuse.ir.blocked import (
-    PACKED,
+    PACKED_BUFFER,
     BlockedContraction,
-    BlockNest,
     BlockProduct,
     Factor,
     WorkspaceOffsets,
+    first_index,
+    iterations,
+    tile_buffer,
 )
 from tofuse.ir.dims import Dim, size_hint, static_or, symbol
 from tofuse.ir.kernel import (
@@ -60,13 +63,13 @@ BuildNest = Callable[[Kernel], Nest]  # the nest of a block, for one thread
 
 @dataclass(frozen=True, eq=False)
 class _Analysis:
-    """The products of a kernel, and the axes that all of them share.
+    """The products of a kernel, and the axes of their results.
 
-    `factors` are the names of the left and the right factor of each sum.
+    `factors` are the names of the left and the right factor of each sum. The left factors alone
+    have the axis `rows`, the right ones alone the axis `columns`. `outer` are all other axes.
     """
 
     kernel: Kernel
-    value_axes: Mapping[str, frozenset[str]]
     sums: tuple[Reduce, ...]
     factors: tuple[tuple[str, str], ...]
     rows: str
@@ -80,37 +83,33 @@ def blocked_schedule(kernel: Kernel, target: Target) -> BlockedSchedule | None:
     if found is None or not target.avx512:
         return None
     rows, columns = (kernel.extent(a) for a in (found.rows, found.columns))
-    if size_hint(rows) < MIN_BLOCKED_ROWS:
+    if size_hint(rows) < MIN_BLOCKED_PRODUCT_ROWS:
         return None
-    row_block = min(MAX_BLOCK_ROWS, static_or(rows, MAX_BLOCK_ROWS))
+    tile_rows = min(MAX_PRODUCT_TILE_ROWS, static_or(rows, MAX_PRODUCT_TILE_ROWS))
     outer = math.prod(size_hint(kernel.extent(a)) for a in found.outer)
-    tasks = outer * -(-size_hint(rows) // row_block)
-    wanted = -(-BLOCKED_TASKS_PER_THREAD * target.threads // tasks)
-    widest = max(MIN_BLOCK_COLUMNS, min(PANEL_COLUMNS, -(-size_hint(columns) // wanted)))
-    panels = -(-size_hint(columns) // widest)
-    column_block = -(-size_hint(columns) // (panels * WIDTH)) * WIDTH
-    extents = tuple((a.name, a.extent) for a in kernel.axes)
+    tiles = outer * -(-size_hint(rows) // tile_rows)
+    wanted = -(-BLOCKED_TASKS_PER_THREAD * target.threads // tiles)
+    per_task = -(-size_hint(columns) // wanted)
+    panels = -(-size_hint(columns) // max(MIN_PRODUCT_TILE_COLUMNS, min(PANEL_COLUMNS, per_task)))
+    tile_columns = -(-size_hint(columns) // (panels * WIDTH)) * WIDTH
     microkernel = _microkernel(found, target)
+    is_tiled = microkernel is Microkernel.BF16_TILES
+    micro_rows = AMX_MICROPANEL_ROWS if is_tiled else micropanel_rows(rows)
     return BlockedSchedule(
-        found.rows,
-        found.columns,
-        row_block,
-        column_block,
-        microkernel,
-        TILE_ROWS if microkernel is Microkernel.BF16_TILES else micropanel_rows(rows),
-        extents,
+        found.rows, tile_rows, found.columns, tile_columns, microkernel, micro_rows
     )
 
 
 def _microkernel(found: _Analysis, target: Target) -> Microkernel:
     """Return the fastest instruction for the factors of a kernel.
 
-    Those of bfloat16 are for factors that bfloat16 holds, and take subnormal ones for zeros.
+    Those for bfloat16 need factors that bfloat16 holds exactly. They flush subnormal factors to
+    zero.
     """
     is_bf16 = all(_is_bf16(found.kernel, v) for pair in found.factors for v in pair)
     if is_bf16 and target.bf16_tiles:
         return Microkernel.BF16_TILES
-    return Microkernel.BF16_DOT if is_bf16 and target.bf16_dot else Microkernel.F32
+    return Microkernel.BF16_PAIRS if is_bf16 and target.bf16_dot else Microkernel.F32
 
 
 def _is_bf16(kernel: Kernel, value: str) -> bool:
@@ -134,35 +133,46 @@ def build_blocked(
         raise Unschedulable(Rule.DIFFERENT_LOOPS())
     builder = _Builder(found, schedule, build_nest)
     products = tuple(builder.product(n) for n in range(len(found.sums)))
-    tile_stride = line_stride(schedule.column_block)
+    tile_stride = line_stride(schedule.tile_columns)
     epilogue = builder.epilogue(tile_stride)
-    nests = [*(f.pack.nest for p in products for f in (p.left, p.right)), epilogue.nest]
-    sizes = [n.block_bytes for n in nests]
-    if not all(isinstance(size, int) for size in sizes):
-        raise Unschedulable(Rule.DIFFERENT_LOOPS())
-    rows = -(-schedule.row_block // schedule.micro_rows) * schedule.micro_rows
-    micropanel = max(
-        micropanel_elements(schedule.micro_rows, not p.left.line_major) for p in products
+    scratch_bytes = [n.block_bytes for p in products for n in (p.left.pack, p.right.pack)]
+    offsets, block_bytes = _workspace(
+        schedule, products, tile_stride, [*scratch_bytes, epilogue.block_bytes]
     )
-    parts = [
-        4 * micropanel * BLOCK_MICROPANELS,
-        4 * PANEL_DEPTH * schedule.column_block,
-        4 * WIDTH * line_stride(PANEL_DEPTH),
-        *(4 * rows * tile_stride for _ in products),
-    ]
-    starts = [sum(parts[:k]) for k in range(len(parts) + 1)]
-    left, right, stage, *tiles, scratch = starts
-    offsets = WorkspaceOffsets(left, right, stage, tuple(tiles), scratch)
-    block_bytes = scratch + -(-max(map(size_hint, sizes)) // 64) * 64
     return BlockedContraction(
         kernel, schedule, found.outer, products, epilogue, tile_stride, offsets, block_bytes
     )
 
 
-def _analyze(kernel: Kernel) -> _Analysis | None:
-    """Return the products of a kernel, None unless all of its reductions are products.
+def _workspace(
+    schedule: BlockedSchedule,
+    products: Sequence[BlockProduct],
+    tile_stride: int,
+    scratch_bytes: Sequence[Dim],
+) -> tuple[WorkspaceOffsets, int]:
+    """Return the parts of a thread's workspace, and its size in bytes."""
+    if not all(isinstance(n, int) for n in scratch_bytes):
+        raise Unschedulable(Rule.DIFFERENT_LOOPS())
+    rows = -(-schedule.tile_rows // schedule.micro_rows) * schedule.micro_rows
+    micropanel = max(
+        micropanel_elements(schedule.micro_rows, not p.left.line_major) for p in products
+    )
+    elements = [
+        micropanel * BLOCK_MICROPANELS,
+        PANEL_DEPTH * schedule.tile_columns,
+        WIDTH * line_stride(PANEL_DEPTH),
+        *(rows * tile_stride for _ in products),
+    ]
+    starts = [4 * sum(elements[:k]) for k in range(len(elements) + 1)]
+    left, right, untransposed, *tiles, scratch = starts
+    offsets = WorkspaceOffsets(left, right, untransposed, tuple(tiles), scratch)
+    return offsets, scratch + -(-max(map(size_hint, scratch_bytes)) // 64) * 64
 
-    All have the same rows and columns: the axes of one factor only.
+
+def _analyze(kernel: Kernel) -> _Analysis | None:
+    """Return the products of a kernel, None if it reduces or stores anything else.
+
+    The left factors alone have the rows, the right factors alone have the columns.
     """
     value_axes, stmt_axes = iteration_axes(kernel)
     sums = tuple(s for s in kernel.body if isinstance(s, Reduce))
@@ -182,12 +192,9 @@ def _analyze(kernel: Kernel) -> _Analysis | None:
         return None
     by_stride = axes_by_stride(kernel, [(s.index, 1) for s in stores])
     last = next(a for a in reversed(by_stride) if a in result)
-    oriented: list[tuple[str, str]] = []
-    for s, (x, y) in zip(sums, found, strict=True):
-        left, right = (y, x) if last in value_axes[x] - value_axes[y] else (x, y)
-        if not _is_packable(kernel, s, (left, right)):
-            return None
-        oriented.append((left, right))
+    oriented = [(y, x) if last in value_axes[x] - value_axes[y] else (x, y) for x, y in found]
+    if _needs_reduction(kernel, [f for pair in oriented for f in pair]):
+        return None
     columns = frozenset.intersection(*(value_axes[b] - value_axes[a] for a, b in oriented))
     rows = frozenset.intersection(*(value_axes[a] - value_axes[b] for a, b in oriented))
     columns, rows = columns & result, rows & result
@@ -199,7 +206,7 @@ def _analyze(kernel: Kernel) -> _Analysis | None:
 
     row, column = longest(rows), last if last in columns else longest(columns)
     outer = tuple(a for a in by_stride if a in result - {row, column})
-    return _Analysis(kernel, value_axes, sums, tuple(oriented), row, column, outer)
+    return _Analysis(kernel, sums, tuple(oriented), row, column, outer)
 
 
 def _factors(
@@ -218,10 +225,10 @@ def _factors(
     return (x, y) if both and own else None
 
 
-def _is_packable(kernel: Kernel, s: Reduce, factors: Sequence[str]) -> bool:
-    """Whether blocks of both factors are computed without reductions or stores."""
+def _needs_reduction(kernel: Kernel, factors: Sequence[str]) -> bool:
+    """Whether a factor depends on a reduction, so that it has no blocks of its own."""
     needed = backward_slice([kernel.definitions[f] for f in factors], kernel.definitions)
-    return not any(isinstance(d, Reduce) for d in needed)
+    return any(isinstance(d, Reduce) for d in needed)
 
 
 class _Builder:
@@ -237,54 +244,48 @@ class _Builder:
         self.build_nest = build_nest
 
     def product(self, n: int) -> BlockProduct:
+        """Return the blocks of a product, with nests that pack both factors."""
         total, (left, right) = self.found.sums[n], self.found.factors[n]
-        loads = [
-            (s.index, 1)
-            for s in backward_slice([self.kernel.definitions[right]], self.kernel.definitions)
-            if isinstance(s, Load)
-        ]
-        depth = tuple(a for a in axes_by_stride(self.kernel, loads) if a in total.over)
+        of_right = [(s.index, 1) for s in self._slice(right) if isinstance(s, Load)]
+        depth = tuple(a for a in axes_by_stride(self.kernel, of_right) if a in total.over)
         most = PANEL_DEPTH * self.schedule.microkernel.step_elements
         blocked, step = _depth_block([size_hint(self.kernel.extent(a)) for a in depth], most)
-        block = depth, blocked, step
-        a = self._factor(f"left{n}", left, self.schedule.rows, *block)
-        b = self._factor(f"right{n}", right, self.schedule.columns, *block)
-        return BlockProduct(total, depth, blocked, step, a, b)
+        block = depth[blocked:], step
+        a = self._factor(f"left{n}", left, self.schedule.rows, LANES, *block)
+        b = self._factor(f"right{n}", right, self.schedule.columns, WIDTH, *block)
+        return BlockProduct(total.name, depth, blocked, step, a, b)
+
+    def _slice(self, value: str) -> list[Stmt]:
+        """Return the statements that compute a value, in order."""
+        needed = backward_slice([self.kernel.definitions[value]], self.kernel.definitions)
+        return [s for s in self.kernel.body if s in needed]
 
     def _factor(
-        self,
-        name: str,
-        value: str,
-        line: str,
-        depth: Sequence[str],
-        blocked: int,
-        step: int,
+        self, name: str, value: str, line: str, width: int, depth: Sequence[str], step: int
     ) -> Factor:
-        """Return the nest that packs blocks of a factor whose lines run along the axis `line`."""
-        needed = backward_slice([self.kernel.definitions[value]], self.kernel.definitions)
-        stmts = [s for s in self.kernel.body if s in needed]
-        inside = depth[blocked + 1 :]
-        dtype = self.schedule.microkernel.dtype
-        per_step = self.schedule.microkernel.step_elements
-        line_major = per_step > 1 or self._is_line_major(stmts, line, depth[-1])
-        inner = [
-            math.prod(size_hint(self.kernel.extent(a)) for a in depth[k + 1 :])
-            for k in range(len(depth))
-        ]
-        width = WIDTH if name.startswith("right") else WIDTH // 2
-        lines = line_stride(PANEL_DEPTH) * per_step
-        line_step, depth_step = (lines, 1) if line_major else (1, width)
-        terms = [(line, line_step)]
-        terms += [(a, inner[k] * depth_step) for k, a in enumerate(depth) if k >= blocked]
+        """Return the nest that packs blocks of a factor whose lines run along the axis `line`.
+
+        `depth` are the axes of which a block has several iterations: `step` of the first one. A
+        block that is not line-major has `width` lines.
+        """
+        microkernel, stmts = self.schedule.microkernel, self._slice(value)
+        # a step of several elements is contiguous in a line
+        several = microkernel.step_elements > 1
+        line_major = several or self._is_line_major(stmts, line, depth[-1])
+        stride = line_stride(PANEL_DEPTH) * microkernel.step_elements
+        line_step, depth_step = (stride, 1) if line_major else (1, width)
+        terms: list[tuple[str, Dim]] = [(line, line_step)]
+        for axis in reversed(depth):
+            terms.append((axis, depth_step))
+            depth_step *= size_hint(self.kernel.extent(axis))
         match self.kernel.definitions[value]:
-            case Compute(op="round_bf16", args=(str(unrounded),)) if dtype is DType.BF16:
+            case Compute(op="round_bf16", args=(str(unrounded),)) if several:
                 value = unrounded  # the store rounds
-        store = Store(PACKED, make_affine(terms), value, dtype)
-        hints = {line: WIDTH, depth[blocked]: step}
-        nest = self._block(
-            name, live_statements([*stmts, store]), hints, inside, [Buffer(PACKED, dtype, "out")]
-        )
-        return Factor(nest, line_major)
+        store = Store(PACKED_BUFFER, make_affine(terms), value, microkernel.dtype)
+        packed = Buffer(PACKED_BUFFER, microkernel.dtype, "out")
+        hints = {line: WIDTH, depth[0]: step}
+        stmts = live_statements([*stmts, store])
+        return Factor(self._block(name, stmts, hints, depth[1:], [packed]), line_major)
 
     def _is_line_major(self, stmts: Iterable[Stmt], line: str, innermost: str) -> bool:
         """Whether more loads are contiguous along the depth than along the lines."""
@@ -292,17 +293,17 @@ class _Builder:
         along_depth = sum(s.index.coefficient(innermost) == 1 for s in loads)
         return along_depth >= sum(s.index.coefficient(line) == 1 for s in loads)
 
-    def epilogue(self, tile_stride: int) -> BlockNest:
+    def epilogue(self, tile_stride: int) -> Nest:
         """Return the nest that computes the stored values from the tiles of the sums."""
         rows, columns = self.schedule.rows, self.schedule.columns
         sums = {s: n for n, s in enumerate(self.found.sums)}
         tile = make_affine([(rows, tile_stride), (columns, 1)])
         body: list[Stmt] = [
-            Load(s.name, f"tile{sums[s]}", tile, DType.F32) if s in sums else s
+            Load(s.name, tile_buffer(sums[s]), tile, DType.F32) if s in sums else s
             for s in self.kernel.body
         ]
-        tiles = [Buffer(f"tile{n}", DType.F32, "in") for n in range(len(sums))]
-        hints = {rows: self.schedule.row_block, columns: self.schedule.column_block}
+        tiles = [Buffer(tile_buffer(n), DType.F32, "in") for n in range(len(sums))]
+        hints = {rows: self.schedule.tile_rows, columns: self.schedule.tile_columns}
         return self._block("epilogue", live_statements(body), hints, (), tiles)
 
     def _block(
@@ -312,46 +313,37 @@ class _Builder:
         counted: Mapping[str, int],
         whole: Sequence[str],
         local: Sequence[Buffer],
-    ) -> BlockNest:
-        """Return a nest over blocks: of `counted` axes with size hints, and of `whole` axes.
+    ) -> Nest:
+        """Return the nest of a block.
 
-        All other axes have one iteration. The indices of the buffers `local` count from the start
-        of the block.
+        The block has some iterations of each of the axes `counted`, for which this gives size
+        hints, all iterations of each of the axes `whole`, and one iteration of each other axis.
+        Buffers are indexed from their start, those of `local` from the start of the block.
         """
-        kernel = self.kernel
-        axes = [a for a in kernel.axes if a.name not in whole]
-        origins = {a.name: symbol(f"{a.name}_first", 0) for a in axes}
-        counts = {a: symbol(f"{a}_count", hint) for a, hint in counted.items()}
-        inside = {*counted, *whole}
+        kernel, own = self.kernel, {b.name for b in local}
+        origins = {a: symbol(first_index(a), 0) for a in kernel.extents if a not in whole}
+        counts = {a: symbol(iterations(a), hint) for a, hint in counted.items()}
+        extents: dict[str, Dim] = {**{a: kernel.extent(a) for a in whole}, **counts}
 
         def from_origin(index: AffineExpr) -> AffineExpr:
             moved: Dim = index.const
             for axis, c in index.terms:
-                if axis in origins:
-                    moved = c * origins[axis] + moved
-            return AffineExpr(tuple((a, c) for a, c in index.terms if a in inside), moved)
+                moved = c * origins[axis] + moved if axis in origins else moved
+            return AffineExpr(tuple((a, c) for a, c in index.terms if a in extents), moved)
 
-        own = {b.name for b in local}
         to_block = StatementMap(index=from_origin)
-        body = tuple(s if own.intersection(buffers_of(s)) else s.map(to_block) for s in stmts)
         used = {b for s in stmts for b in buffers_of(s)}
-        extents: dict[str, Dim] = {**{a: kernel.extent(a) for a in whole}, **counts}
-        names = [*(f"{a}_first" for a in origins), *(f"{a}_count" for a in counts)]
         block = Kernel(
             f"{kernel.name}.{name}",
-            tuple(Axis(a.name, extents[a.name]) for a in kernel.axes if a.name in extents),
+            tuple(Axis(a, extents[a]) for a in kernel.extents if a in extents),
             (*(b for b in kernel.buffers if b.name in used), *local),
-            (*kernel.symbols, *names),
-            body,
+            (*kernel.symbols, *map(first_index, origins), *map(iterations, counts)),
+            tuple(s if own.intersection(buffers_of(s)) else s.map(to_block) for s in stmts),
         )
         nest = self.build_nest(block)
         if len(nest.phases) != 1 or nest.phases[0].partials:
             raise Unschedulable(Rule.DIFFERENT_LOOPS())
-        return BlockNest(
-            nest,
-            tuple((a, f"{a}_first") for a in origins),
-            tuple((a, f"{a}_count") for a in counts),
-        )
+        return nest
 
 
 def _depth_block(extents: Sequence[int], elements: int) -> tuple[int, int]:

@@ -5,104 +5,107 @@ The entry, its context and its functions are those of a nest of one parallel pha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
-from tofuse.backends.cpu.llvm.emit import MODULE_METADATA, EmitOptions, emit_slices
+from tofuse.backends.cpu.llvm.emit import NONTEMPORAL_METADATA, EmitOptions, emit_slices
 from tofuse.backends.cpu.llvm.entry import (
     context_word,
     context_words,
     entry_function,
     worker_function,
 )
-from tofuse.backends.cpu.llvm.ir_text import ALIGNED_STACK, FunctionBuilder
-from tofuse.backends.cpu.llvm.matmul.gemm_context import minimum
-from tofuse.backends.cpu.llvm.matmul.microkernel import ACCUMULATE, microkernel_text
+from tofuse.backends.cpu.llvm.ir_text import ALIGNED_STACK, FunctionBuilder, size_operand
+from tofuse.backends.cpu.llvm.matmul.gemm_context import minimum, partial_sums
+from tofuse.backends.cpu.llvm.matmul.masked_vectors import element_pointer
+from tofuse.backends.cpu.llvm.matmul.microkernel import ACCUMULATE, microkernel_function
 from tofuse.backends.cpu.llvm.matmul.pack import (
     WIDTH,
     line_stride,
     micropanel_elements,
-    pack_transposed,
+    micropanel_strides,
+    transposing_pack_function,
 )
 from tofuse.backends.cpu.llvm.matmul.tile_microkernel import (
     configure_tiles,
     tile_configuration,
-    tile_microkernel_text,
+    tile_microkernel_function,
 )
-from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_DEPTH
-from tofuse.ir.blocked import PACKED, BlockedContraction, BlockNest, BlockProduct
-from tofuse.ir.dims import Dim
-from tofuse.ir.kernel import Gather
+from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_DEPTH, PRODUCT_SUM_STEPS
+from tofuse.ir.blocked import (
+    PACKED_BUFFER,
+    BlockedContraction,
+    BlockProduct,
+    first_index,
+    iterations,
+    tile_buffer,
+)
+from tofuse.ir.dims import size_hint
+from tofuse.ir.kernel import Gather, Kernel
+from tofuse.ir.nest import Nest
 from tofuse.ir.schedule import Microkernel
 from tofuse.ir.types import DType
 
 
 def emit_blocked(blocked: BlockedContraction, options: EmitOptions) -> str:
     """Return the text of a module for one kernel."""
-    name = blocked.kernel.name
+    kernel, microkernel = blocked.kernel, blocked.schedule.microkernel
     declarations: dict[str, str] = {}
     texts: list[str] = []
-    # the microkernel takes subnormal factors for zeros, so that the packs may store zeros
-    packing = replace(options, native_bf16=blocked.schedule.microkernel.dtype is DType.BF16)
+    # the microkernel flushes subnormal factors to zero, so that the packs may store zeros
+    packing = replace(options, native_bf16=microkernel.dtype is DType.BF16)
     for p in blocked.products:
         for factor in (p.left, p.right):
-            texts += _slices(factor.pack, packing, declarations)
-    texts += _slices(blocked.epilogue, options, declarations)
-    rows = blocked.schedule.micro_rows
-    microkernel = blocked.schedule.microkernel
-    layouts = {_microkernel_name(p): p.left.line_major for p in blocked.products}
-    helpers = {
-        name: tile_microkernel_text()
-        if microkernel is Microkernel.BF16_TILES
-        else microkernel_text(rows, not line_major, fused=options.contract, dtype=microkernel.dtype)
-        for name, line_major in layouts.items()
-    }
+            texts += emit_slices(factor.pack, packing, declarations)
+    texts += emit_slices(blocked.epilogue, options, declarations)
+    by_name = {_microkernel_name(blocked, p): p for p in blocked.products}
+    for name, p in by_name.items():
+        texts.append(_microkernel(name, blocked, p, options, declarations))
     if any(p.right.line_major for p in blocked.products):
-        helpers["transpose"] = pack_transposed()
-    for helper, text in helpers.items():
-        found, function = _split_declarations(text)
-        declarations |= found
-        old = "@pack(" if helper == "transpose" else "@micro("
-        texts.append(
-            function.replace(f"define void {old}", f"define internal void @{name}.{helper}(")
-        )
+        texts.append(transposing_pack_function(f"@{kernel.name}.transpose", declarations))
     if microkernel is Microkernel.BF16_TILES:
-        texts.append(tile_configuration(f"@{name}.tiles"))
+        texts.append(tile_configuration(f"@{kernel.name}.tiles"))
     task = _TaskEmitter(blocked)
     texts.append(task.text())
     declarations |= task.f.declarations
-    texts.append(worker_function(blocked.kernel, 0, declarations))
-    texts.append(entry_function(blocked.kernel, [(True, False)], declarations))
-    return "\n".join([*declarations.values(), "", *texts, MODULE_METADATA])
+    texts.append(worker_function(kernel, 0, declarations))
+    texts.append(entry_function(kernel, [(True, False)], declarations))
+    return "\n".join([*declarations.values(), "", *texts, NONTEMPORAL_METADATA])
 
 
-def _slices(block: BlockNest, options: EmitOptions, declarations: dict[str, str]) -> list[str]:
-    """Return the functions of a nest; add what they need to `declarations`."""
-    found, texts = emit_slices(block.nest, options)
-    declarations |= found
-    return texts
+def _microkernel_name(blocked: BlockedContraction, p: BlockProduct) -> str:
+    return f"@{blocked.kernel.name}.micro.{'lines' if p.left.line_major else 'steps'}"
 
 
-def _microkernel_name(p: BlockProduct) -> str:
-    return f"micro.{'lines' if p.left.line_major else 'depth'}"
-
-
-def _split_declarations(text: str) -> tuple[dict[str, str], str]:
-    """Return the declarations of a module by symbol, and the rest of its text."""
-    found: dict[str, str] = {}
-    rest: list[str] = []
-    for line in text.splitlines():
-        if line.startswith("declare "):
-            found[line.split("(")[0].split()[-1]] = line
-        else:
-            rest.append(line)
-    return found, "\n".join(rest)
+def _microkernel(
+    name: str,
+    blocked: BlockedContraction,
+    p: BlockProduct,
+    options: EmitOptions,
+    declarations: dict[str, str],
+) -> str:
+    """Return the microkernel of a product."""
+    microkernel, rows = blocked.schedule.microkernel, blocked.schedule.micro_rows
+    if microkernel is Microkernel.BF16_TILES:
+        return tile_microkernel_function(name, declarations)
+    return microkernel_function(
+        name,
+        rows,
+        not p.left.line_major,
+        declarations,
+        fused=options.contract,
+        dtype=microkernel.dtype,
+    )
 
 
 @dataclass(frozen=True)
 class _PaddedDepth:
-    """The steps of the microkernel in a block, and the elements that must be zeros: from, to."""
+    """The steps of the microkernel in a block, and which elements of a line must be zeros.
+
+    `padding` are the first of these elements and the first one after them.
+    """
 
     steps: str
     padding: tuple[str, str] | None
@@ -110,9 +113,8 @@ class _PaddedDepth:
 
 @dataclass(eq=False)
 class _LocalContext:
-    """The context of the nest of a block, on the stack; `slots` are the addresses of its words."""
+    """The context of a nest, on the stack; `slots` are the addresses of its words by name."""
 
-    block: BlockNest
     base: str
     slots: Mapping[str, str]
     status: str
@@ -132,27 +134,25 @@ class _TaskEmitter:
     def text(self) -> str:
         f, kernel, schedule = self.f, self.blocked.kernel, self.blocked.schedule
         self.buffers = {b.name: context_word(f, k, "ptr") for k, b in enumerate(kernel.buffers)}
-        self.sizes = {
-            s: context_word(f, k) for k, s in enumerate(kernel.symbols, len(kernel.buffers))
-        }
-        workspace = context_word(f, len(kernel.buffers) + len(kernel.symbols), "ptr")
+        first = len(kernel.buffers)
+        self.sizes = {s: context_word(f, k) for k, s in enumerate(kernel.symbols, first)}
+        workspace = context_word(f, context_words(kernel) - 3, "ptr")
         start = f.let(f"mul i64 %share, {self.blocked.block_bytes}")
         self.workspace = f.let(f"getelementptr i8, ptr {workspace}, i64 {start}")
-        self.contexts = {id(b): self._local_context(b) for b in self.blocked.nests}
-        rows, columns = (self._size(kernel.extent(a)) for a in (schedule.rows, schedule.columns))
+        self.contexts = {nest: self._local_context(nest.kernel) for nest in self.blocked.nests}
+        rows, columns = (self._extent(a) for a in (schedule.rows, schedule.columns))
         uses_tiles = schedule.microkernel is Microkernel.BF16_TILES
         if uses_tiles:
             configure_tiles(f, f"@{kernel.name}.tiles")
         with self._tasks(rows, columns) as (row, column):
             self.origins |= {schedule.rows: row, schedule.columns: column}
-            count = self._remaining(rows, row, schedule.row_block)
-            width = self._remaining(columns, column, schedule.column_block)
+            height = self._remaining(rows, row, schedule.tile_rows)
+            width = self._remaining(columns, column, schedule.tile_columns)
             for n, product in enumerate(self.blocked.products):
-                self._product(n, product, count, width)
-            epilogue = self.blocked.epilogue
-            tiles = {f"tile{n}": self._tile(n) for n in range(len(self.blocked.products))}
-            counts = {schedule.rows: count, schedule.columns: width}
-            self._call(epilogue, {schedule.rows: row, schedule.columns: column}, counts, tiles)
+                self._product(n, product, height, width)
+            tiles = {tile_buffer(n): self._tile(n) for n in range(len(self.blocked.products))}
+            counts = {schedule.rows: height, schedule.columns: width}
+            self._call(self.blocked.epilogue, {}, counts, tiles)
         if uses_tiles:
             f.call("@llvm.x86.tilerelease", "void")
         self._report_status()
@@ -162,10 +162,10 @@ class _TaskEmitter:
     @contextmanager
     def _tasks(self, rows: str, columns: str) -> Iterator[tuple[str, str]]:
         """Emit the loop over this thread's tasks; yield the first row and column of the tile."""
-        f, kernel, schedule = self.f, self.blocked.kernel, self.blocked.schedule
-        outer = [self._size(kernel.extent(a)) for a in self.blocked.outer]
-        down = self._tile_count(rows, schedule.row_block)
-        across = self._tile_count(columns, schedule.column_block)
+        f, schedule = self.f, self.blocked.schedule
+        outer = [self._extent(a) for a in self.blocked.outer]
+        down = self._tile_count(rows, schedule.tile_rows)
+        across = self._tile_count(columns, schedule.tile_columns)
         total = f.let(f"mul i64 {down}, {across}")
         for extent in outer:
             total = f.let(f"mul i64 {total}, {extent}")
@@ -178,71 +178,64 @@ class _TaskEmitter:
                 positions.append(f.let(f"srem i64 {rest}, {extent}"))
                 rest = f.let(f"sdiv i64 {rest}, {extent}")
             self.origins |= zip(reversed(self.blocked.outer), positions[2:], strict=True)
-            row = f.let(f"mul i64 {positions[0]}, {schedule.row_block}")
-            yield row, f.let(f"mul i64 {positions[1]}, {schedule.column_block}")
+            row = f.let(f"mul i64 {positions[0]}, {schedule.tile_rows}")
+            yield row, f.let(f"mul i64 {positions[1]}, {schedule.tile_columns}")
 
     def _product(self, n: int, p: BlockProduct, rows: str, columns: str) -> None:
         """Add the products of all blocks of the depth to a tile."""
-        f, kernel, schedule = self.f, self.blocked.kernel, self.blocked.schedule
-        block_rows = schedule.micro_rows * BLOCK_MICROPANELS
-        inner = 1
-        for a in p.depth[p.blocked + 1 :]:
-            inner *= _static(kernel.extent(a))
-        of_task = dict(self.origins)
+        f, of_task = self.f, dict(self.origins)
+        block_rows = self.blocked.schedule.micro_rows * BLOCK_MICROPANELS
+        axis, around = p.depth[p.blocked], p.depth[: p.blocked]
         with ExitStack() as loops:
-            steps: dict[str, str] = {}
-            for k, a in enumerate(p.depth[: p.blocked + 1]):
-                step = p.step if k == p.blocked else 1
-                loop = f.loop("0", str(_static(kernel.extent(a))), str(step))
-                steps[a] = loops.enter_context(loop)
-            self.origins |= steps
-            axis = p.depth[p.blocked]
-            count = self._remaining(str(_static(kernel.extent(axis))), steps[axis], p.step)
-            depth = f.let(f"mul i64 {count}, {inner}")
-            padded = self._padded_depth(p, depth, inner)
-            self._pack_right(p, columns, (axis, count), padded)
-            index = "0"
-            for first in steps.values():
-                index = f.let(f"or i64 {index}, {first}")
-            later = f.let(f"icmp ne i64 {index}, 0")
+            for a in around:
+                self.origins[a] = loops.enter_context(f.loop("0", self._extent(a), "1"))
+            first = loops.enter_context(f.loop("0", self._extent(axis), str(p.step)))
+            self.origins[axis] = first
+            count = self._remaining(self._extent(axis), first, p.step)
+            depth = self._padded_depth(p, count)
+            self._pack_right(p, columns, {axis: count}, depth)
+            position = first
+            for a in around:
+                position = f.let(f"or i64 {position}, {self.origins[a]}")
+            later = f.let(f"icmp ne i64 {position}, 0")
             flags = f.let(f"select i1 {later}, i64 {ACCUMULATE}, i64 0")
             with f.loop("0", rows, str(block_rows)) as m:
                 lines = self._remaining(rows, m, block_rows)
-                self._pack_left(p, m, lines, (axis, count), padded)
-                self._multiply(n, p, m, lines, columns, padded.steps, flags)
+                self._pack_left(p, m, lines, {axis: count}, depth)
+                self._multiply(n, p, (m, lines), columns, depth.steps, flags)
         self.origins = of_task
 
     def _pack_right(
-        self, p: BlockProduct, columns: str, count: tuple[str, str], depth: _PaddedDepth
+        self, p: BlockProduct, columns: str, count: Mapping[str, str], depth: _PaddedDepth
     ) -> None:
         """Pack a panel of the right factor, a micropanel at a time."""
         f, schedule, offsets = self.f, self.blocked.schedule, self.blocked.offsets
-        panel, stage = self._at(offsets.right), self._at(offsets.stage)
+        panel, untransposed = self._at(offsets.right), self._at(offsets.untransposed)
         with f.loop("0", columns, str(WIDTH)) as j:
             width = self._remaining(columns, j, WIDTH)
             place = f.let(f"mul i64 {j}, {PANEL_DEPTH}")
-            micropanel = f.let(f"getelementptr float, ptr {panel}, i64 {place}")
+            micropanel = element_pointer(f, panel, place)
             column = f.let(f"add i64 {self.origins[schedule.columns]}, {j}")
-            to = stage if p.right.line_major else micropanel
-            counts = {schedule.columns: width, count[0]: count[1]}
-            self._call(p.right.pack, {schedule.columns: column}, counts, {PACKED: to})
+            to = untransposed if p.right.line_major else micropanel
+            counts = {schedule.columns: width, **count}
+            self._call(p.right.pack, {schedule.columns: column}, counts, {PACKED_BUFFER: to})
             if p.right.line_major:
-                self._pad_lines(stage, width, depth)
+                self._pad_lines(untransposed, width, depth)
                 stride = line_stride(PANEL_DEPTH)
-                block = f"ptr {stage}, i64 {stride}, i64 {width}, i64 {depth.steps}"
+                block = f"ptr {untransposed}, i64 {stride}, i64 {width}, i64 {depth.steps}"
                 helper = f"@{self.blocked.kernel.name}.transpose"
                 f.put(f"call void {helper}({block}, ptr {micropanel})")
 
     def _pack_left(
-        self, p: BlockProduct, m: str, lines: str, count: tuple[str, str], depth: _PaddedDepth
+        self, p: BlockProduct, m: str, lines: str, count: Mapping[str, str], depth: _PaddedDepth
     ) -> None:
         """Pack a block of the left factor: all lines at once, or a micropanel at a time."""
         f, schedule = self.f, self.blocked.schedule
         packed = self._at(self.blocked.offsets.left)
         row = f.let(f"add i64 {self.origins[schedule.rows]}, {m}")
         if p.left.line_major:
-            counts = {schedule.rows: lines, count[0]: count[1]}
-            self._call(p.left.pack, {schedule.rows: row}, counts, {PACKED: packed})
+            counts = {schedule.rows: lines, **count}
+            self._call(p.left.pack, {schedule.rows: row}, counts, {PACKED_BUFFER: packed})
             self._pad_lines(packed, lines, depth)
             return
         size = micropanel_elements(schedule.micro_rows, True)
@@ -250,42 +243,57 @@ class _TaskEmitter:
             height = self._remaining(lines, i, schedule.micro_rows)
             number = f.let(f"sdiv i64 {i}, {schedule.micro_rows}")
             place = f.let(f"mul i64 {number}, {size}")
-            micropanel = f.let(f"getelementptr float, ptr {packed}, i64 {place}")
-            counts = {schedule.rows: height, count[0]: count[1]}
+            micropanel = element_pointer(f, packed, place)
+            counts = {schedule.rows: height, **count}
             first = f.let(f"add i64 {row}, {i}")
-            self._call(p.left.pack, {schedule.rows: first}, counts, {PACKED: micropanel})
+            self._call(p.left.pack, {schedule.rows: first}, counts, {PACKED_BUFFER: micropanel})
 
     def _multiply(
-        self, n: int, p: BlockProduct, m: str, lines: str, columns: str, depth: str, flags: str
+        self,
+        n: int,
+        p: BlockProduct,
+        block: tuple[str, str],
+        columns: str,
+        depth: str,
+        flags: str,
     ) -> None:
-        """Multiply every micropanel of a left block with every one of a right panel."""
+        """Multiply every micropanel of a left block with every one of a right panel.
+
+        `block` are the first row of the left block and its number of rows.
+        """
         f, blocked, rows = self.f, self.blocked, self.blocked.schedule.micro_rows
-        stride = blocked.tile_stride
+        stride, (m, lines) = blocked.tile_stride, block
         left, right = self._at(blocked.offsets.left), self._at(blocked.offsets.right)
         size = micropanel_elements(rows, not p.left.line_major)
-        helper = f"@{blocked.kernel.name}.{_microkernel_name(p)}"
-        with f.loop("0", columns, str(WIDTH)) as j:
-            place = f.let(f"mul i64 {j}, {PANEL_DEPTH}")
-            b = f.let(f"getelementptr float, ptr {right}, i64 {place}")
-            with f.loop("0", lines, str(rows)) as i:
-                number = f.let(f"sdiv i64 {i}, {rows}")
-                place = f.let(f"mul i64 {number}, {size}")
-                a = f.let(f"getelementptr float, ptr {left}, i64 {place}")
-                row = f.let(f"mul i64 {f.let(f'add i64 {m}, {i}')}, {stride}")
-                place = f.let(f"add i64 {row}, {j}")
-                c = f.let(f"getelementptr float, ptr {self._tile(n)}, i64 {place}")
+        _, left_step = micropanel_strides(not p.left.line_major)
+        name = _microkernel_name(blocked, p)
+        # a product of bfloat16 is as exact without parts
+        is_f32 = blocked.schedule.microkernel is Microkernel.F32
+        part_steps = PRODUCT_SUM_STEPS if is_f32 else PANEL_DEPTH
+        with f.loop("0", columns, str(WIDTH)) as j, f.loop("0", lines, str(rows)) as i:
+            number = f.let(f"sdiv i64 {i}, {rows}")
+            a = element_pointer(f, left, f.let(f"mul i64 {number}, {size}"))
+            b = element_pointer(f, right, f.let(f"mul i64 {j}, {PANEL_DEPTH}"))
+            row = f.let(f"mul i64 {f.let(f'add i64 {m}, {i}')}, {stride}")
+            c = element_pointer(f, self._tile(n), f.let(f"add i64 {row}, {j}"))
+            with partial_sums(f, depth, flags, part_steps) as (k, count, part_flags):
+                a_part = element_pointer(f, a, f.let(f"mul i64 {k}, {left_step}"))
+                b_part = element_pointer(f, b, f.let(f"mul i64 {k}, {WIDTH}"))
+                operands = f"ptr {a_part}, ptr {b_part}, i64 {count}"
                 tile = f"ptr {c}, i64 {stride}, i64 {rows}, i64 {WIDTH}"
-                bias = f"i64 {flags}, ptr {c}, i64 0"
-                f.put(f"call void {helper}(ptr {a}, ptr {b}, i64 {depth}, {tile}, {bias})")
+                no_bias = f"i64 {part_flags}, ptr {c}, i64 0"
+                f.put(f"call void {name}({operands}, {tile}, {no_bias})")
 
-    def _padded_depth(self, p: BlockProduct, elements: str, inner: int) -> _PaddedDepth:
-        """Return the steps of the microkernel for some elements along the depth."""
+    def _padded_depth(self, p: BlockProduct, count: str) -> _PaddedDepth:
+        """Return the depth of a block that has so many iterations of the blocked axis."""
         f, kernel, microkernel = self.f, self.blocked.kernel, self.blocked.schedule.microkernel
         per_step, multiple = microkernel.step_elements, microkernel.depth_multiple
+        inner = math.prod(size_hint(kernel.extent(a)) for a in p.depth[p.blocked + 1 :])
+        elements = f.let(f"mul i64 {count}, {inner}")
         if multiple == 1:
             return _PaddedDepth(elements, None)
-        extent = _static(kernel.extent(p.depth[p.blocked]))
-        is_whole = all(n * inner % multiple == 0 for n in (p.step, extent % p.step))
+        last = size_hint(kernel.extent(p.depth[p.blocked])) % p.step
+        is_whole = all(n * inner % multiple == 0 for n in (p.step, last))
         rounded = f.let(f"add i64 {elements}, {multiple - 1}")
         end = f.let(f"mul i64 {f.let(f'sdiv i64 {rounded}, {multiple}')}, {multiple}")
         steps = f.let(f"sdiv i64 {end}, {per_step}")
@@ -303,9 +311,9 @@ class _TaskEmitter:
 
     # -- nests of blocks -------------------------------------------------------------------------
 
-    def _local_context(self, block: BlockNest) -> _LocalContext:
+    def _local_context(self, kernel: Kernel) -> _LocalContext:
         """Make the context of a nest, with the words that are the same in every call."""
-        f, kernel = self.f, block.nest.kernel
+        f = self.f
         words = context_words(kernel)
         base = f.alloca(f"[{words} x i64]")
         names = [*(b.name for b in kernel.buffers), *kernel.symbols, "", "", ""]
@@ -320,25 +328,29 @@ class _TaskEmitter:
         f.put(f"store ptr {self._at(self.blocked.offsets.scratch)}, ptr {scratch}")
         f.put(f"store i64 1, ptr {threads}")
         f.put(f"store i64 0, ptr {status}")
-        return _LocalContext(block, base, slots, status)
+        return _LocalContext(base, slots, status)
 
     def _call(
         self,
-        block: BlockNest,
+        nest: Nest,
         origins: Mapping[str, str],
         counts: Mapping[str, str],
         pointers: Mapping[str, str],
     ) -> None:
-        """Run the nest of a block. Its first indices are `origins`, else those of the task."""
-        f, context = self.f, self.contexts[id(block)]
+        """Run the nest of a block.
+
+        Along each axis the block begins at the index in `origins`, else at that of the task. It has
+        `counts` iterations. `pointers` are the addresses of its own buffers.
+        """
+        f, context = self.f, self.contexts[nest]
         for name, pointer in pointers.items():
             f.put(f"store ptr {pointer}, ptr {context.slots[name]}")
-        for axis, name in block.origins:
-            first = {**self.origins, **origins}.get(axis, "0")
-            f.put(f"store i64 {first}, ptr {context.slots[name]}")
-        for axis, name in block.counts:
-            f.put(f"store i64 {counts[axis]}, ptr {context.slots[name]}")
-        f.put(f"call void @{block.nest.kernel.name}.slice0(ptr {context.base}, i64 0, i64 1)")
+        words = {first_index(a): i for a, i in {**self.origins, **origins}.items()}
+        words |= {iterations(a): n for a, n in counts.items()}
+        for name, word in words.items():
+            if name in context.slots:
+                f.put(f"store i64 {word}, ptr {context.slots[name]}")
+        f.put(f"call void @{nest.kernel.name}.slice0(ptr {context.base}, i64 0, i64 1)")
 
     def _report_status(self) -> None:
         """Report an index out of range that a nest found."""
@@ -354,17 +366,9 @@ class _TaskEmitter:
 
     # -- operands --------------------------------------------------------------------------------
 
-    def _size(self, dim: Dim) -> str:
-        """Return a size as an operand."""
-        if isinstance(dim, int):
-            return str(dim)
-        total = "0"
-        for monomial, c in dim.terms:
-            term = str(c)
-            for s in monomial:
-                term = self.f.let(f"mul i64 {term}, {self.sizes[s]}")
-            total = self.f.let(f"add i64 {total}, {term}")
-        return total
+    def _extent(self, axis: str) -> str:
+        """Return the extent of an axis as an operand."""
+        return size_operand(self.f, self.blocked.kernel.extent(axis), self.sizes)
 
     def _tile_count(self, extent: str, block: int) -> str:
         return self.f.let(f"sdiv i64 {self.f.let(f'add i64 {extent}, {block - 1}')}, {block}")
@@ -379,8 +383,3 @@ class _TaskEmitter:
 
     def _tile(self, n: int) -> str:
         return self._at(self.blocked.offsets.tiles[n])
-
-
-def _static(dim: Dim) -> int:
-    assert isinstance(dim, int)
-    return dim

@@ -8,12 +8,13 @@ from tofuse.backends.cpu.llvm.matmul.gemm_context import (
     load_word,
     loops_text,
     minimum,
+    partial_sums,
     step_flags,
     strided_pointer,
 )
-from tofuse.backends.cpu.llvm.matmul.masked_vectors import module_text
+from tofuse.backends.cpu.llvm.matmul.masked_vectors import element_pointer, module_text
 from tofuse.backends.cpu.llvm.matmul.pack import WIDTH
-from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_COLUMNS, PANEL_DEPTH
+from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_COLUMNS, PANEL_DEPTH, PRODUCT_SUM_STEPS
 
 
 def blocked_loops_text() -> str:
@@ -89,10 +90,13 @@ def _multiply_block(
                 f, base["bias"], [(row, words["bias_stride"]), (column, words["bias_column"])]
             )
             height = f.let(f"sub i64 {rows}, {i}")
-            sums = f"ptr {a}, ptr {b}, i64 {depth}"
             result = f"ptr {c}, i64 {words['c_stride']}, i64 {height}, i64 {width}"
-            added = f"i64 {flags}, ptr {bias}, i64 {words['bias_stride']}"
-            f.put(f"call void {words['microkernel']}({sums}, {result}, {added})")
+            with partial_sums(f, depth, flags, PRODUCT_SUM_STEPS) as (k, count, part_flags):
+                a_part = element_pointer(f, a, f.let(f"mul i64 {k}, {words['a_step']}"))
+                b_part = element_pointer(f, b, f.let(f"mul i64 {k}, {WIDTH}"))
+                sums = f"ptr {a_part}, ptr {b_part}, i64 {count}"
+                added = f"i64 {part_flags}, ptr {bias}, i64 {words['bias_stride']}"
+                f.put(f"call void {words['microkernel']}({sums}, {result}, {added})")
 
 
 def _pack(

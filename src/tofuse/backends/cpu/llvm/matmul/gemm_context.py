@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from tofuse.backends.cpu.llvm.ir_text import FunctionBuilder
 from tofuse.backends.cpu.llvm.matmul.microkernel import ACCUMULATE, ADD_BIAS
 
@@ -15,13 +18,14 @@ CONTEXT_WORDS = (
     *("bias_batch", "bias_stride", "bias_column", "has_bias"),
     *("depths", "a_depths", "b_depths"),
     *("tasks", "across", "tasks_per_product", "m_step", "n_step"),
-    *("rows", "micropanel", "workspace", "workspace_per_thread", "threads"),
+    *("rows", "micropanel", "a_step", "workspace", "workspace_per_thread", "threads"),
 )
 """The context's 64-bit words, in order. Strides are in elements, sizes of memory in bytes.
 
 A task is a tile of `m_step` by `n_step` of one product of the batch. A product has
 `tasks_per_product` tasks, `across` of them in a row. Each result is the sum of `depths` products;
-`a_depths` and `b_depths` are the strides between their operands.
+`a_depths` and `b_depths` are the strides between their operands. `a_step` is the stride of packed A
+along the sum.
 """
 
 
@@ -51,6 +55,28 @@ def step_flags(f: FunctionBuilder, words: dict[str, str], product: str, k: str, 
     accumulate = f.let(f"select i1 {holds_sum}, i64 {ACCUMULATE}, i64 0")
     add_bias = f.let(f"select i1 {f.let(f'and i1 {last}, {adds_bias}')}, i64 {ADD_BIAS}, i64 0")
     return f.let(f"or i64 {accumulate}, {add_bias}")
+
+
+@contextmanager
+def partial_sums(
+    f: FunctionBuilder, depth: str, flags: str, steps: int
+) -> Iterator[tuple[str, str, str]]:
+    """Emit a loop over parts of a block's depth; yield the start, the steps and the flags of each.
+
+    Each part's sum is added to C, so that fewer terms are added one by one. There is one part even
+    if the depth is 0.
+    """
+    end = f.call("@llvm.smax.i64", "i64", ("i64", depth), ("i64", "1"))
+    with f.loop("0", end, str(steps)) as k:
+        after = f.let(f"add i64 {k}, {steps}")
+        is_first = f.let(f"icmp eq i64 {k}, 0")
+        is_last = f.let(f"icmp sge i64 {after}, {depth}")
+        of_first = f.let(f"select i1 {is_first}, i64 {flags}, i64 {ACCUMULATE}")
+        of_last = f.let(f"select i1 {is_last}, i64 {flags}, i64 0")
+        accumulate = f.let(f"and i64 {of_first}, {ACCUMULATE}")
+        add_bias = f.let(f"and i64 {of_last}, {ADD_BIAS}")
+        rest = f.let(f"sub i64 {depth}, {k}")
+        yield k, minimum(f, rest, str(steps)), f.let(f"or i64 {accumulate}, {add_bias}")
 
 
 def load_word(f: FunctionBuilder, name: str) -> str:

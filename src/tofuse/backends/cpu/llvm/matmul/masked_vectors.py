@@ -48,4 +48,12 @@ def element_pointer(f: FunctionBuilder, base: str, index: str) -> str:
 
 def module_text(f: FunctionBuilder, head: str) -> str:
     """Return the text of a module with this one function."""
-    return "\n".join([*f.declarations.values(), f.text(head)])
+    declarations: dict[str, str] = {}
+    text = function_text(f, head, declarations)
+    return "\n".join([*declarations.values(), text])
+
+
+def function_text(f: FunctionBuilder, head: str, declarations: dict[str, str]) -> str:
+    """Return the text of a function; add what it calls to `declarations`."""
+    declarations |= f.declarations
+    return f.text(head)

@@ -8,10 +8,10 @@ from tofuse.backends.cpu.llvm.matmul.masked_vectors import (
     LANES,
     MASK_TY,
     element_pointer,
+    function_text,
     lanes_below,
     load,
     mask_if,
-    module_text,
     store,
 )
 from tofuse.backends.cpu.llvm.matmul.pack import WIDTH, micropanel_strides
@@ -23,22 +23,41 @@ BF16_DOT = "@llvm.x86.avx512bf16.dpbf16ps.512"
 ACCUMULATE, ADD_BIAS = 1, 2  # flags: C already holds a sum; the bias is added
 
 
-def microkernel_text(
+def microkernel_text(rows: int, depth_major: bool, by_row: bool = False) -> str:
+    """Return the text of a module with the microkernel `@micro`."""
+    declarations: dict[str, str] = {}
+    text = microkernel_function("@micro", rows, depth_major, declarations, by_row=by_row)
+    return "\n".join([*declarations.values(), text])
+
+
+def microkernel_function(
+    name: str,
     rows: int,
     depth_major: bool,
-    by_row: bool = False,
+    declarations: dict[str, str],
     *,
+    by_row: bool = False,
     fused: bool = True,
     dtype: DType = DType.F32,
 ) -> str:
-    """Return `void @micro(a, b, depth, c, stride, rows, columns, bits, bias, bias stride)`.
+    """Return `void name(a, b, depth, c, stride, rows, columns, bits, bias, bias stride)`.
 
     C[r, :] = sum over k of a[r, k] * b[k, :], plus C and plus the bias if the flags in `bits` say
     so. Strides are in elements. `depth_major` is the layout of packed A (`micropanel_strides`). A
-    bias `by_row` has one number per row. Without `fused`, products are rounded before they are
-    added. Of bfloat16, a step of the depth is a pair of elements.
+    bias `by_row` has one number per row. Products of float32 are rounded before they are added,
+    unless they are `fused` with the addition. Of bfloat16, a step of the depth is a pair of
+    elements. What the function calls is added to `declarations`.
     """
-    return _Microkernel(rows, depth_major, by_row, fused, dtype).text()
+    kernel = _Microkernel(rows, depth_major, by_row, fused, dtype)
+    return function_text(kernel.emit(), microkernel_head(name), declarations)
+
+
+def microkernel_head(name: str) -> str:
+    """Return the signature of a microkernel."""
+    return (
+        f"define void {name}(ptr %a, ptr %b, i64 %depth, ptr %c, i64 %stride, i64 %rows, "
+        f"i64 %columns, i64 %bits, ptr %bias, i64 %bias.stride) nounwind {ALIGNED_STACK}"
+    )
 
 
 class _Microkernel:
@@ -50,15 +69,11 @@ class _Microkernel:
         self.f = FunctionBuilder()
         self.vectors = range(WIDTH // LANES)
 
-    def text(self) -> str:
+    def emit(self) -> FunctionBuilder:
         self._prefetch_c()
         sums = self._multiply()
         self._store(sums)
-        head = (
-            "define void @micro(ptr %a, ptr %b, i64 %depth, ptr %c, i64 %stride, i64 %rows, "
-            f"i64 %columns, i64 %bits, ptr %bias, i64 %bias.stride) nounwind {ALIGNED_STACK}"
-        )
-        return module_text(self.f, head)
+        return self.f
 
     def _prefetch_c(self) -> None:
         """Prefetch the lines of C, which are written after the loop."""

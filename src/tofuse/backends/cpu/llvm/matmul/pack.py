@@ -11,6 +11,7 @@ from tofuse.backends.cpu.llvm.matmul.masked_vectors import (
     FLOAT_TY,
     LANES,
     element_pointer,
+    function_text,
     lanes_below,
     load,
     mask_if,
@@ -22,7 +23,7 @@ from tofuse.cost.thresholds import PANEL_DEPTH, PANEL_OVERHEAD
 from tofuse.ir.dims import Dim
 
 WIDTH = 2 * LANES  # columns of B in a micropanel
-TILE_ROWS = 32  # of A in a micropanel for tiles: two tiles of 16 rows
+AMX_MICROPANEL_ROWS = 32
 MAX_ROWS = 14  # 32 registers hold 28 accumulators, two vectors of B and one of A
 
 
@@ -36,7 +37,10 @@ def micropanel_rows(m: Dim) -> int:
 
 
 def line_stride(elements: int) -> int:
-    """Return the elements between lines of some elements, which do not share cache sets."""
+    """Return the stride of lines that have so many elements: they do not share cache sets.
+
+    An element is a number of 4 bytes.
+    """
     return elements + LANES
 
 
@@ -56,7 +60,11 @@ def micropanel_elements(lines: int, depth_major: bool) -> int:
 
 
 ARGUMENTS = "ptr %from, i64 %stride, i64 %lines, i64 %depth, ptr %to"
-SIGNATURE = f"define void @pack({ARGUMENTS}) nounwind {ALIGNED_STACK}"
+
+
+def pack_head(name: str) -> str:
+    """Return the signature of a pack."""
+    return f"define void {name}({ARGUMENTS}) nounwind {ALIGNED_STACK}"
 
 
 def pack_depth_major(lines: int, width: int) -> str:
@@ -74,7 +82,7 @@ def pack_depth_major(lines: int, width: int) -> str:
             for v, mask in zip(range(0, width, LANES), masks, strict=True):
                 x = load(f, element_pointer(f, "%from", f.let(f"add i64 {offset}, {v}")), mask)
                 store(f, x, element_pointer(f, micropanel, f.let(f"add i64 {row}, {v}")))
-    return module_text(f, SIGNATURE)
+    return module_text(f, pack_head("@pack"))
 
 
 def pack_line_major(lines: int) -> str:
@@ -93,13 +101,21 @@ def pack_line_major(lines: int) -> str:
         target = element_pointer(f, "%to", f.let(f"mul i64 {line}, {line_stride}"))
         with f.loop("0", "%depth", str(LANES)) as k:
             store(f, "zeroinitializer", element_pointer(f, target, k))
-    return module_text(f, SIGNATURE)
+    return module_text(f, pack_head("@pack"))
 
 
 def pack_transposed() -> str:
+    """Return the text of a module with `transposing_pack_function`, `@pack`."""
+    declarations: dict[str, str] = {}
+    text = transposing_pack_function("@pack", declarations)
+    return "\n".join([*declarations.values(), text])
+
+
+def transposing_pack_function(name: str, declarations: dict[str, str]) -> str:
     """Pack an operand that is contiguous along the sum into depth-major micropanels.
 
-    Blocks are transposed in registers.
+    Blocks are transposed in registers. Zeros follow the depth, up to a multiple of a vector. What
+    the function calls is added to `declarations`.
     """
     f = FunctionBuilder()
     with f.loop("0", "%lines", str(WIDTH)) as first:
@@ -121,7 +137,7 @@ def pack_transposed() -> str:
                 for r, x in enumerate(transpose(f, vectors, FLOAT_TY)):
                     offset = f.let(f"add i64 {column}, {r * WIDTH}")
                     store(f, x, element_pointer(f, micropanel, offset))
-    return module_text(f, SIGNATURE)
+    return function_text(f, pack_head(name), declarations)
 
 
 def _micropanel(f: FunctionBuilder, first: str, lines: int, width: int) -> str:
