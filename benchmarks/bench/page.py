@@ -81,9 +81,15 @@ def plot_peer(axes: Axes, results: Sequence[WorkloadResult], peer: str) -> None:
             "inductor": target.inductor,
             "inductor-warm": target.inductor_warm,
         }
-        minimum = ratios_needed[peer]
+        minimum = ratios_needed.get(peer)
         if result.has_targets and minimum is not None:
             axes.plot([minimum, minimum], [row - 0.35, row + 0.35], color=colour, linewidth=2)
 
 
-COLOURS = {"eager": "#777777", "inductor": "#c9822b", "inductor-warm": "#2a6f9e"}
+COLOURS = {
+    "eager": "#777777",
+    "inductor": "#c9822b",
+    "inductor-warm": "#2a6f9e",
+    "inductor-max": "#8f5a2b",
+    "operator": "#7b61c9",
+}

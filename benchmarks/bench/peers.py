@@ -10,6 +10,7 @@ from platformdirs import user_cache_dir
 
 import tofuse
 from benchmarks.seeds import Program
+from benchmarks.workloads.base import Workload
 from tofuse.config import make_config
 from tofuse.driver.compile import compile_reporting
 from tofuse.report.model import Report
@@ -43,6 +44,13 @@ class Peer:
     allocator_settings: Mapping[str, str] = field(default_factory=dict)
     uses_caches_of: str | None = None
     compile_with_report: CompileWithReport | None = None  # also returns the predictions
+    runs_packed: bool = False  # runs PyTorch's operator for the workload instead of the program
+    products_only: bool = False
+
+    def applies_to(self, workload: Workload) -> bool:
+        if self.runs_packed:
+            return workload.packed is not None
+        return workload.group == "products" or not self.products_only
 
     def environment(self, caches: Path) -> dict[str, str]:
         """Return the environment of the peer's process: allocator settings and cache folders."""
@@ -66,6 +74,10 @@ def run_eager(program: Program) -> Program:
 
 def compile_inductor(program: Program) -> Program:
     return torch.compile(program)
+
+
+def compile_autotuned(program: Program) -> Program:
+    return torch.compile(program, options={"max_autotune": True, "freezing": True})
 
 
 def compile_tofuse(program: Program) -> Program:
@@ -97,5 +109,13 @@ PEERS = {
             KEEP_FREED_MEMORY,
             "inductor",
         ),
+        Peer(
+            "inductor-max",
+            "Inductor, max-autotune, freezing",
+            compile_autotuned,
+            INDUCTOR_MODULES,
+            products_only=True,
+        ),
+        Peer("operator", "PyTorch's packed operator", run_eager, runs_packed=True),
     )
 }

@@ -109,7 +109,7 @@ def measure(
     running_peers = RunningPeers(show_progress)
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
-        for name in peers:
+        for name in (n for n in peers if PEERS[n].applies_to(workload)):
             caches = folder / (PEERS[name].uses_caches_of or name)
             worker = stack.enter_context(start_worker(PEERS[name], workload.name, size, caches))
             running_peers.peers.append(RunningPeer(PEERS[name], worker))

@@ -15,10 +15,13 @@ MAX_CELL_CHARACTERS = 40  # of a failure's reason; the full reason is printed be
 def tables(results: Sequence[WorkloadResult], peers: Sequence[str]) -> list[Table]:
     """Return one table per group, in order of appearance."""
     groups = dict.fromkeys(result.group for result in results)
-    return [
-        table(group, [result for result in results if result.group == group], peers)
-        for group in groups
-    ]
+    members = {group: [r for r in results if r.group == group] for group in groups}
+    return [table(group, found, _known(found, peers)) for group, found in members.items()]
+
+
+def _known(results: Sequence[WorkloadResult], peers: Sequence[str]) -> list[str]:
+    """Return the peers that ran some of the workloads, or failed to."""
+    return [p for p in peers if any(p in r.peers or p in r.failures for r in results)]
 
 
 def table(title: str, results: Sequence[WorkloadResult], peers: Sequence[str]) -> Table:
@@ -79,6 +82,8 @@ def time(result: WorkloadResult, peer: str) -> Text:
     """Return the milliseconds, or why there are none."""
     if peer in result.failures:
         return Text(result.failures[peer][:MAX_CELL_CHARACTERS], style="red")
+    if peer not in result.peers:
+        return Text("")
     return Text(milliseconds(result.peers[peer].median_s * 1e3))
 
 
@@ -105,6 +110,8 @@ def line(result: WorkloadResult, peers: Sequence[str]) -> Text:
     """Return the result in one line, to show progress."""
     parts = [Text(f"{result.workload:<28}")]
     for name in (OURS, *peers):
+        if name not in result.peers and name not in result.failures:
+            continue
         if name in result.failures:
             parts.append(Text(f"{SHORT[name]} failed", style="red"))
         else:
@@ -137,5 +144,12 @@ def summary(results: Sequence[WorkloadResult]) -> str:
     return text + (f", and {partial} every target that was measured" if partial else "")
 
 
-SHORT = {OURS: "ours", "eager": "eager", "inductor": "inductor", "inductor-warm": "warm"}
-COMPILERS = frozenset(PEERS) - {"eager"}
+SHORT = {
+    OURS: "ours",
+    "eager": "eager",
+    "inductor": "inductor",
+    "inductor-warm": "warm",
+    "inductor-max": "max",
+    "operator": "operator",
+}
+COMPILERS = frozenset(PEERS) - {"eager", "operator"}

@@ -50,7 +50,7 @@ def serve(connection: Connection, peer: Peer, workload: str, size: Size) -> None
     """Answer requests until the connection is closed."""
     for module in peer.modules:
         importlib.import_module(module)
-    case = pick(workload).build(size)
+    case = pick(workload).build(size, packed=peer.runs_packed)
     connection.send(Ready())
     step: Step | None = None
     while True:

@@ -39,6 +39,7 @@ class Workload:
     """A program at a size and in a precision, with the same random inputs on every build.
 
     If `is_random`, the results depend on random numbers that each peer draws in its own way.
+    `packed` makes a case of the operator that PyTorch has for the program, if it has one.
     """
 
     name: str
@@ -46,10 +47,13 @@ class Workload:
     make: CaseMaker
     dtype: torch.dtype = torch.float32
     is_random: bool = False
+    packed: CaseMaker | None = None
 
-    def build(self, size: Size) -> Case:
+    def build(self, size: Size, *, packed: bool = False) -> Case:
+        make = self.packed if packed else self.make
+        assert make is not None
         torch.manual_seed(RNG_SEED)
-        return self.make(size, self.dtype)
+        return make(size, self.dtype)
 
 
 class Call:
