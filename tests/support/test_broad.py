@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-MARKED = "tests/backends/cpu/llvm/test_unroll_rows.py"
+MARKED = "tests/backends/cpu/schedule/test_column_sums.py"
 UNMARKED = "tests/behavior/test_random_aliases.py::test_random_program"
 
 

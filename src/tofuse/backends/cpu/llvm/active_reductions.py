@@ -10,7 +10,9 @@ from typing import Union
 from tofuse.backends.cpu.llvm.function_emitter import EmittedValue, FunctionEmitter
 from tofuse.backends.cpu.llvm.reduce import (
     RegisterAccumulator,
+    combine,
     fold_into,
+    fold_pairs,
     fold_stage,
     horizontal_reduce,
     new_accumulator,
@@ -42,12 +44,19 @@ OuterAccumulator = Union[RegisterAccumulator, Accumulator]  # noqa: UP007
 
 
 class ActiveReductions:
-    """The accumulators of reductions in progress, by name: in registers and in scratch arrays."""
+    """The accumulators of reductions in progress, by name: in registers and in scratch arrays.
+
+    Copies of a reduction for iterations that run at the same time have arrays in `copied_arrays`,
+    which are parts of the original's. `array_terms` are the arguments that a reduction combines at
+    once, if they are several.
+    """
 
     def __init__(self, nest: Nest) -> None:
         self.nest = nest
         self.in_registers: dict[str, RegisterAccumulator] = {}
         self.in_scratch: dict[str, Accumulator] = {}
+        self.copied_arrays: dict[str, Accumulator] = {}
+        self.array_terms: dict[str, tuple[str, ...]] = {}
         self.inner: set[str] = set()  # sums with accumulators of their own in a vector loop
         value_axes, statement_axes = iteration_axes(nest.kernel)
         self.value_axes, self.statement_axes = {**value_axes}, {**statement_axes}
@@ -94,8 +103,20 @@ class ActiveReductions:
                 terms = (r.arg,)  # a scratch array has their sum
             update(emitter, self.in_registers[r.name], terms)
         else:
-            values = emitter.operands(r.arg, self._dtype(r))
-            update_array(emitter, self.in_scratch[r.name], values)
+            array, terms = self.array_of(r.name), self.array_terms.get(r.name, (r.arg,))
+            assert array is not None
+            values = [emitter.operands(t, self._dtype(r)) for t in terms]
+            update_array(emitter, array, fold_pairs(values, partial(_combine_vectors, emitter, r)))
+
+    def array_of(self, name: str) -> Accumulator | None:
+        """Return the array of a reduction or of a copy of it, if it is in one."""
+        return self.in_scratch.get(name) or self.copied_arrays.get(name)
+
+    def is_column_reduction(self, r: Reduce) -> bool:
+        """Whether a reduction adds whole vectors to an array."""
+        has_columns = self.nest.schedule.vector > 1
+        has_columns &= self.nest.schedule.loops[-1].axis not in r.over
+        return has_columns and r.position is None and self.array_of(r.name) is not None
 
     def products_of(self, r: Reduce) -> tuple[str, ...]:
         """Return the products whose sum a reduction adds up, or its argument.
@@ -294,6 +315,13 @@ class ActiveReductions:
         if not isinstance(extent, int):
             return extent
         return -(-extent // (schedule.vector * schedule.unroll))
+
+
+def _combine_vectors(
+    emitter: FunctionEmitter, r: Reduce, row: Sequence[str], other: Sequence[str]
+) -> Sequence[str]:
+    f, lanes, pairs = emitter.f, emitter.lanes, zip(row, other, strict=True)
+    return [combine(f, r, r.dtype, lanes, (a,), (b,))[0] for a, b in pairs]
 
 
 def _fold_stage_of_all(

@@ -81,7 +81,6 @@ class FunctionEmitter:
     known_guards: dict[str, bool] = field(default_factory=dict)  # True: all lanes pass; False: none
     transposed_tile: TransposedTile | None = None  # set inside a full tile
     aligned_stores: tuple[Store, ...] = ()  # at vector boundaries, after peeling
-    row_axis: str | None = None  # of the loop around the vector loop, if it takes several rows
     tile_arrays: dict[Stmt, str] = field(default_factory=dict)  # stack arrays of the tile
     interleave_groups: Mapping[Access, tuple[Access, ...]] = field(default_factory=dict)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 from typing_extensions import assert_never
 
@@ -13,13 +12,11 @@ from tofuse.backends.cpu.llvm.function_emitter import FunctionEmitter, prefetch,
 from tofuse.backends.cpu.llvm.index_set_split import Segment, split_index_set
 from tofuse.backends.cpu.llvm.peel import peel_count, stores_to_align
 from tofuse.backends.cpu.llvm.random import emit_uniform
-from tofuse.backends.cpu.llvm.reduce import combine, fold_pairs
 from tofuse.backends.cpu.llvm.register_transpose import (
     find_transposed_tile,
     is_full_tile,
     transpose_tile,
 )
-from tofuse.backends.cpu.llvm.scratch_accumulators import update_array
 from tofuse.backends.cpu.llvm.statements import (
     emit_compute,
     emit_gather,
@@ -31,9 +28,8 @@ from tofuse.backends.cpu.llvm.statements import (
     emit_store,
 )
 from tofuse.backends.cpu.llvm.unroll_and_jam import can_copy, copy_iterations
-from tofuse.backends.cpu.llvm.unroll_rows import unrolls_rows
-from tofuse.cost.thresholds import MAX_STATEMENTS, REDUCED_ROWS
-from tofuse.ir.dims import Dim, known_multiple
+from tofuse.cost.thresholds import MAX_STATEMENTS
+from tofuse.ir.dims import Dim
 from tofuse.ir.interleave import interleave_groups
 from tofuse.ir.kernel import Compute, Gather, InRange, Iota, Load, Reduce, Store, Uniform
 from tofuse.ir.nest import For, Nest, Node, Reload, StmtNode
@@ -153,29 +149,18 @@ class LoopEmitter:
             reductions.finish(emitter, a)
 
     def _scalar_loop(self, emitter: FunctionEmitter, node: For, lo: str, hi: str) -> None:
-        """Emit a loop that does not run in vectors, several rows per iteration if that pays."""
+        """Emit a loop that does not run in vectors, several iterations at once if registers do."""
         f, loop = emitter.f, node.loop
-        if loop.jam > 1 and can_copy(node, self.nest, self.reductions):
+        is_whole = lo == "0" and emitter.transposed_tile is None
+        jams = loop.jam > 1 and can_copy(node, self.nest, self.reductions, is_whole=is_whole)
+        if jams:
             lo = self._jammed_loop(emitter, node, lo, hi)
             if lo == hi:
-                return
-        is_whole = lo == "0" and emitter.transposed_tile is None
-        unrolls = is_whole and unrolls_rows(self.nest, node)
-        if unrolls:
-            remainder = f.let(f"srem i64 {hi}, {REDUCED_ROWS}")
-            end = f.let(f"sub i64 {hi}, {remainder}")
-            with self.scope(emitter), f.loop(lo, end, str(REDUCED_ROWS)) as index:
-                emitter.indices[loop.axis], emitter.row_axis = index, loop.axis
-                self.emit_nodes(emitter, node.body)
-                emitter.indices[loop.axis] = f.let(f"add i64 {index}, {REDUCED_ROWS - 1}")
-                self.reductions.fold_due_stages(emitter, [loop], node.body, REDUCED_ROWS)
-            emitter.row_axis, lo = None, end
-            if known_multiple(self.nest.kernel.extent(loop.axis), REDUCED_ROWS):
                 return
         with self.scope(emitter), f.loop(lo, hi, "1") as index:
             emitter.indices[loop.axis] = index
             self.emit_split_nodes(emitter, node.body, [loop])
-            if not unrolls:
+            if not jams:
                 self.reductions.fold_due_stages(emitter, [loop], node.body)
 
     def _jammed_loop(self, emitter: FunctionEmitter, node: For, lo: str, hi: str) -> str:
@@ -205,23 +190,12 @@ class LoopEmitter:
     def _copied_body(self, emitter: FunctionEmitter, node: For, index: str, count: int) -> None:
         """Emit the body of a loop for `count` iterations at once, the first at an index."""
         emitter.indices[node.loop.axis] = index
+        terms = dict(self.reductions.array_terms)
         self.emit_nodes(emitter, copy_iterations(node, count, self.reductions))
-
-    def _unrolled_rows(self, emitter: FunctionEmitter, node: For, axis: str) -> None:
-        """Emit one vector of several rows and add the sum of the rows to the accumulators."""
-        first = emitter.indices[axis]
-        stmts = [n.stmt for n in node.body if isinstance(n, StmtNode)]
-        sums = [s for s in stmts if isinstance(s, Reduce)]
-        terms: dict[Reduce, list[tuple[str, ...]]] = {r: [] for r in sums}
-        for k in range(REDUCED_ROWS):
-            with self.scope(emitter):
-                emitter.indices[axis] = emitter.f.let(f"add i64 {first}, {k}")
-                self.emit_nodes(emitter, [n for n in node.body if not _is_reduce(n)])
-                for r in sums:
-                    terms[r].append(emitter.operands(r.arg, r.dtype))
-        for r in sums:
-            total = fold_pairs(terms[r], partial(_combine_vectors, emitter, r))
-            update_array(emitter, self.reductions.in_scratch[r.name], total)
+        self.reductions.array_terms = terms
+        if count == node.loop.jam:
+            emitter.indices[node.loop.axis] = emitter.f.let(f"add i64 {index}, {count - 1}")
+            self.reductions.fold_due_stages(emitter, [node.loop], node.body, count)
 
     def _vector_loop(
         self, emitter: FunctionEmitter, node: For, lo: str, hi: str, known: int | None
@@ -333,10 +307,7 @@ class LoopEmitter:
         for s in node.prefetch:
             dtype = self.buffer_dtypes[s.buffer]
             prefetch(emitter, s.buffer, dtype, emitter.affine(s.index), elements)
-        if emitter.row_axis is not None:
-            self._unrolled_rows(emitter, node, emitter.row_axis)
-        else:
-            self.emit_nodes(emitter, node.body)
+        self.emit_nodes(emitter, node.body)
         emitter.vector_axis, emitter.masks = None, None
 
     @contextmanager
@@ -376,14 +347,3 @@ class LoopEmitter:
                 assert_never(s)
         if s.name in self.nest.spills:
             emit_spill(emitter, s.name)
-
-
-def _combine_vectors(
-    emitter: FunctionEmitter, r: Reduce, row: tuple[str, ...], other: tuple[str, ...]
-) -> tuple[str, ...]:
-    f, lanes, pairs = emitter.f, emitter.lanes, zip(row, other, strict=True)
-    return tuple(combine(f, r, r.dtype, lanes, (a,), (b,))[0] for a, b in pairs)
-
-
-def _is_reduce(node: Node) -> bool:
-    return isinstance(node, StmtNode) and isinstance(node.stmt, Reduce)

@@ -183,7 +183,9 @@ def combine(
 def fold_pairs(items: Sequence[T], merge: Callable[[T, T], T]) -> T:
     """Merge neighbours until one item is left."""
     while len(items) > 1:
-        items = [merge(a, b) for a, b in zip(items[::2], items[1::2], strict=True)]
+        left_over = items[len(items) // 2 * 2 :]
+        merged = [merge(a, b) for a, b in zip(items[::2], items[1::2], strict=False)]
+        items = [*merged, *left_over]
     return items[0]
 
 

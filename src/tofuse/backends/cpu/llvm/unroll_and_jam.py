@@ -1,7 +1,8 @@
 """Unroll and jam: copies of the statements of a loop for several iterations at the same time.
 
 A load that the iterations share then runs once for all, and their sums have accumulators of their
-own, so that one sum does not wait for another.
+own, so that one sum does not wait for another. Iterations of a sum in an array are added together
+before they are added to the array.
 """
 
 from __future__ import annotations
@@ -12,12 +13,29 @@ from dataclasses import dataclass, replace
 from tofuse.backends.cpu.llvm.active_reductions import ActiveReductions
 from tofuse.backends.cpu.llvm.value_ranges import COPY_MARK
 from tofuse.ir.kernel import AffineExpr, Reduce, StatementMap, Stmt, Store, Uniform
-from tofuse.ir.nest import Accumulator, For, Nest, Node, Reload, StmtNode
+from tofuse.ir.nest import Accumulator, For, Nest, Node, Reload, Scratch, StmtNode
 
 
-def can_copy(node: For, nest: Nest, reductions: ActiveReductions) -> bool:
-    """Whether iterations of a loop may run at the same time: registers hold what they compute."""
-    return _Copier(node.loop.axis, reductions).can_copy(node.body, nest.spills.keys())
+def can_copy(node: For, nest: Nest, reductions: ActiveReductions, *, is_whole: bool) -> bool:
+    """Whether iterations of a loop may run at the same time: registers hold what they compute.
+
+    Iterations of a sum do if the loop updates the sum, and is whole: no loop over a tile, whose
+    first iteration may be any.
+    """
+    axis, jam = node.loop.axis, node.loop.jam
+    if any(isinstance(s, Reduce) and axis in s.over for s in nest.kernel.body):
+        is_power = jam & (jam - 1) == 0  # as the steps after which stages are folded
+        if not is_whole or not is_power or not any(_sums_over(axis, node.body)):
+            return False
+    return _Copier(axis, reductions).can_copy(node.body, nest.spills.keys())
+
+
+def _sums_over(axis: str, nodes: Sequence[Node]) -> Iterator[bool]:
+    for node in nodes:
+        if isinstance(node, For):
+            yield from _sums_over(axis, node.body)
+        elif isinstance(node, StmtNode) and isinstance(node.stmt, Reduce):
+            yield axis in node.stmt.over
 
 
 def copy_iterations(node: For, count: int, reductions: ActiveReductions) -> tuple[Node, ...]:
@@ -55,8 +73,13 @@ class _Copier:
                         return False
                 case StmtNode():
                     s = node.stmt
-                    if isinstance(s, Uniform) or (isinstance(s, Reduce) and s.name not in begun):
+                    if isinstance(s, Uniform):
                         return False
+                    if isinstance(s, Reduce) and s.name not in begun:
+                        if not self.known.is_column_reduction(s):
+                            return False
+                        if self.axis not in s.over and not self._varies(s.name):
+                            return False
                     if not isinstance(s, Store) and s.name in names and self._varies(s.name):
                         return False
         return True
@@ -69,6 +92,12 @@ class _Copier:
                     yield node
                     if self._varies(node.name):
                         yield from (self._reload(node, r) for r in range(1, count))
+                case StmtNode(stmt=Reduce() as s) if self.axis in s.over:
+                    terms = self.known.array_terms.get(s.name, (s.arg,))
+                    self.known.array_terms[s.name] = tuple(
+                        self._name(t, r) for r in range(count) for t in terms
+                    )
+                    yield node
                 case StmtNode():
                     yield node
                     if self.axis in self.known.statement_axes[node.stmt]:
@@ -109,7 +138,25 @@ class _Copier:
             if not isinstance(copied, Store):
                 copied = replace(copied, name=self._name(copied.name, r))
             self.known.add_copy(key, copied)
-        return self.known.copies[key]
+        copied = self.known.copies[key]
+        if isinstance(s, Reduce) and isinstance(copied, Reduce):
+            self._copy_array(s, copied, r)
+        return copied
+
+    def _copy_array(self, s: Reduce, copied: Reduce, r: int) -> None:
+        """Let the copy of a reduction in an array use the array's part for its iteration."""
+        a = self.known.array_of(s.name)
+        if a is None:
+            return
+
+        def part(scratch: Scratch) -> Scratch:
+            return replace(scratch, index=self._index(scratch.index, r))
+
+        array, stages = None if a.array is None else part(a.array), tuple(map(part, a.stages))
+        self.known.copied_arrays[copied.name] = Accumulator(copied, array, None, stages)
+        if s.name in self.known.array_terms:
+            terms = self.known.array_terms[s.name]
+            self.known.array_terms[copied.name] = tuple(self._name(t, r) for t in terms)
 
     def _index(self, index: AffineExpr, r: int) -> AffineExpr:
         return index + AffineExpr((), index.coefficient(self.axis) * r)

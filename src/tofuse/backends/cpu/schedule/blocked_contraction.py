@@ -204,7 +204,9 @@ def _analyze(kernel: Kernel) -> _Analysis | None:
     def longest(axes: frozenset[str]) -> str:
         return max(axes, key=lambda a: (size_hint(kernel.extent(a)), by_stride.index(a)))
 
-    row, column = longest(rows), last if last in columns else longest(columns)
+    fills_a_micropanel = size_hint(kernel.extent(last)) >= WIDTH
+    row, column = longest(rows), longest(columns)
+    column = last if last in columns and fills_a_micropanel else column
     outer = tuple(a for a in by_stride if a in result - {row, column})
     return _Analysis(kernel, sums, tuple(oriented), row, column, outer)
 

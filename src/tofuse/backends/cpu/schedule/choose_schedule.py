@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tofuse.backends.cpu.schedule.column_sums import column_order, jammed_column_sums
 from tofuse.backends.cpu.schedule.contraction_loops import (
     contraction_axes,
     contraction_schedule,
@@ -51,14 +52,16 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
         return Schedule((), 0, 1, 1)
     vector = max(k.by_stride, key=lambda a: (_vector_score(k, a), -ord(a[-1])))
     rest = [a for a in k.by_stride if a != vector]
-    outer = [a for a in rest if a not in k.rescanned]
-    inner = [a for a in rest if a in k.rescanned]
     lanes, unroll = _lanes_and_unroll(k, vector, target)
     contraction = contraction_axes(kernel, vector, (*rest, vector), k.rescanned)
-    if contraction is not None:
+    if contraction is not None and vector in contraction.columns:
+        rest = column_order(kernel, contraction)
+    elif contraction is not None:
         chosen = contraction_schedule(kernel, contraction, lanes, unroll, target)
         if chosen is not None:
             return chosen
+    outer = [a for a in rest if a not in k.rescanned]
+    inner = [a for a in rest if a in k.rescanned]
     sizes = {a: k.extent(a) for a in k.by_stride}
     indices = [] if k.reduced or target.lanes == 1 else [x.index for x in k.accesses]
     transposed = transposed_axis(indices, vector, sizes, shortest=CPU_TRANSPOSE_TILE)
@@ -81,7 +84,11 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
     loops = [*tile_loop, *map(Loop, outer), *map(Loop, inner), Loop(vector)]
     if outer and not k.reduced & set(rest):
         loops = [*map(Loop, outer), *map(Loop, inner), *tile_loop, Loop(vector)]
-    return Schedule(tuple(loops), _parallel_loops(k, loops, target), lanes, unroll)
+    parallel = _parallel_loops(k, loops, target)
+    if rest and lanes > 1:
+        loops = [*jammed_column_sums(kernel, loops, k.stmt_axes)]
+        unroll = max(1, unroll // max(lp.jam for lp in loops))
+    return Schedule(tuple(loops), parallel, lanes, unroll)
 
 
 @dataclass(frozen=True)
@@ -246,8 +253,8 @@ def _column_tile(
     random = any(isinstance(s, Uniform) for s in k.kernel.body)
     unit = PHILOX_BLOCK if per_thread >= PHILOX_BLOCK or random else WHOLE_LINE_ELEMENTS
     rows = math.prod(k.extent(a) for a in (*outer, *inner) if a in k.reduced)
-    fits_in_l2 = 8 * extent * rows <= target.l2_bytes
-    widest = MAX_CACHED_COLUMNS if fits_in_l2 else MAX_COLUMNS_PER_TASK
+    are_read_once = not k.rescanned or 8 * extent * rows <= target.l2_bytes
+    widest = MAX_CACHED_COLUMNS if are_read_once else MAX_COLUMNS_PER_TASK
     return min(widest, -(-per_thread // unit) * unit)
 
 

@@ -20,7 +20,7 @@ from tofuse.cost.thresholds import (
     MAX_STATEMENTS,
 )
 from tofuse.ir.dims import product, size_hint
-from tofuse.ir.kernel import Kernel, Load, Reduce, Stmt, Uniform, iteration_axes
+from tofuse.ir.kernel import Gather, Kernel, Load, Reduce, Stmt, Uniform, iteration_axes
 from tofuse.ir.schedule import Loop, Schedule, Target
 
 
@@ -41,21 +41,23 @@ class ContractionAxes:
 def contraction_axes(
     kernel: Kernel, vector: str, order: Sequence[str], rescanned: frozenset[str]
 ) -> ContractionAxes | None:
-    """Return the axes of the contractions along a vector axis, None if there are none.
+    """Return the axes of the contractions whose depth or columns run along a vector axis.
 
-    `order` has all axes of the kernel, outermost first. A later pass reads the axes `rescanned`
-    once more; a kernel with such axes has no contraction here.
+    None if there are none. `order` has all axes of the kernel, outermost first. A later pass reads
+    the axes `rescanned` once more; a kernel with such axes has no contraction here.
     """
     value_axes, stmt_axes = iteration_axes(kernel)
     sums = [s for s in kernel.body if isinstance(s, Reduce)]
     if rescanned or not sums or any(isinstance(s, Uniform) for s in kernel.body):
         return None
-    if any(s.op != "sum" or not s.dtype.is_float or vector not in s.over for s in sums):
+    if any(s.op != "sum" or not s.dtype.is_float for s in sums):
         return None
     if len({(frozenset(s.over), value_axes[s.name]) for s in sums}) > 1:
         return None
-    factors = [s for s in kernel.body if isinstance(s, Load) and vector in stmt_axes[s]]
     outer, depth = value_axes[sums[0].name], frozenset(sums[0].over)
+    along = frozenset((vector,)) if vector in depth else depth
+    loads = (s for s in kernel.body if isinstance(s, Load | Gather))
+    factors = [s for s in loads if stmt_axes[s] & along]
     if any(stmt_axes[s] - outer - depth for s in kernel.body):
         return None
     largest = max(factors, key=lambda s: _nbytes(kernel, s, stmt_axes), default=None)
@@ -64,7 +66,7 @@ def contraction_axes(
     batch = frozenset.intersection(*(stmt_axes[s] & outer for s in factors))
     columns = stmt_axes[largest] & outer - batch
     rows = outer - batch - columns
-    if not columns:
+    if not columns or vector in rows | batch:
         return None
 
     def ordered(axes: frozenset[str]) -> tuple[str, ...]:
@@ -120,6 +122,6 @@ def _strip(columns: int, jam: int, target: Target) -> int:
     return max(1, wanted // jam) * jam
 
 
-def _nbytes(kernel: Kernel, s: Load, stmt_axes: Mapping[Stmt, frozenset[str]]) -> int:
+def _nbytes(kernel: Kernel, s: Load | Gather, stmt_axes: Mapping[Stmt, frozenset[str]]) -> int:
     itemsize = next(b.dtype.itemsize for b in kernel.buffers if b.name == s.buffer)
     return itemsize * size_hint(product(kernel.extent(a) for a in sorted(stmt_axes[s])))
