@@ -29,17 +29,18 @@ def read_schedule(line: LineReader) -> Schedule:
 
 
 def read_blocked_schedule(line: LineReader) -> BlockedSchedule:
-    """Consume `tiles i0/64 i1/512; microkernel f32 of 13 rows`."""
+    """Consume `tiles i0/64 i1/512; microkernel f32 of 13 rows, 32 columns`."""
     rows, columns = read_loop(line.expect("tiles")), read_loop(line)
     start = line.expect(";").expect("microkernel").at
     name = line.word()
     if name not in {m.value for m in Microkernel}:
         raise line.error(f"there is no microkernel {name}", start)
     micro_rows = line.expect("of").number()
-    line.expect("rows")
+    micro_columns = line.expect("rows").expect(",").number()
+    line.expect("columns")
     microkernel = Microkernel(name)
     return BlockedSchedule(
-        rows.axis, rows.strip, columns.axis, columns.strip, microkernel, micro_rows
+        rows.axis, rows.strip, columns.axis, columns.strip, microkernel, micro_rows, micro_columns
     )
 
 

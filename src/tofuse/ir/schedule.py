@@ -82,7 +82,7 @@ class BlockedSchedule:
     """The tiles of the result of a kernel whose products run by blocks. A tile is a task.
 
     A tile has `tile_rows` iterations of the axis `rows` and `tile_columns` of the axis `columns`.
-    The microkernel multiplies `micro_rows` rows at once.
+    The microkernel keeps the sums of `micro_rows` rows and `micro_columns` columns in registers.
     """
 
     rows: str
@@ -91,10 +91,12 @@ class BlockedSchedule:
     tile_columns: int
     microkernel: Microkernel
     micro_rows: int
+    micro_columns: int
 
     def __repr__(self) -> str:
         tile = f"{self.rows}/{self.tile_rows} {self.columns}/{self.tile_columns}"
-        return f"tiles {tile}; microkernel {self.microkernel.value} of {self.micro_rows} rows"
+        size = f"{self.micro_rows} rows, {self.micro_columns} columns"
+        return f"tiles {tile}; microkernel {self.microkernel.value} of {size}"
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class Target:
     - `lanes`: 4-byte lanes of the vectors to generate.
     - `l2_bytes`: L2 cache per core.
     - `fast_gemm`: whether our matrix products are faster than PyTorch's.
-    - `native_lanes`: 4-byte lanes of a machine register.
+    - `native_lanes`: 4-byte lanes of a machine register, of which there are `registers`.
     - `bf16_dot`: whether the processor multiplies and adds pairs of bfloat16 (AVX512-BF16).
     - `bf16_tiles`: whether it multiplies tiles of bfloat16 (AMX), and the system permits it.
     - `native_f16`: whether the processor has arithmetic on float16, which PyTorch's products use.
@@ -117,6 +119,7 @@ class Target:
     avx512: bool = False
     fast_gemm: bool = False
     native_lanes: int = 16
+    registers: int = 32
     saturating_casts: bool = False
     bf16_dot: bool = False
     bf16_tiles: bool = False

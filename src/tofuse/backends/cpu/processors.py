@@ -19,8 +19,8 @@ class Processor:
     level, `host_feature` its name for what this processor must have; "" if each of the architecture
     runs it. `capability` is PyTorch's name
     (`torch.backends.cpu.get_cpu_capability`), None if programs are not exported for the level.
-    `lanes` are the floats of a vector register. `saturating_casts`: casts of floats out of an
-    integer's range saturate.
+    `lanes` are the floats of a vector register, `registers` the number of these registers.
+    `saturating_casts`: casts of floats out of an integer's range saturate.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Processor:
     host_feature: str
     capability: str | None
     lanes: int
+    registers: int
     avx512: bool = False
     saturating_casts: bool = False
 
@@ -45,6 +46,7 @@ class Processor:
             avx512=self.avx512,
             fast_gemm=fast_gemm,
             native_lanes=max(4, self.lanes),
+            registers=self.registers,
             saturating_casts=self.saturating_casts,
         )
 
@@ -52,12 +54,14 @@ class Processor:
 # The best first. A new level begins as a row here; what it has beyond vectors is a field that
 # `Target` hands to the emitters, as `avx512`. No two rows may have one capability.
 LEVELS = (
-    Processor("avx512", X86, "x86-64-v4", "-prefer-256-bit", "avx512f", "AVX512", 16, avx512=True),
-    Processor("avx2", X86, "x86-64-v3", "", "avx2", "AVX2", 8),
-    Processor("neon", ARM, "generic", "", "", "DEFAULT", 4, saturating_casts=True),
-    Processor("sse2", X86, "x86-64", "", "sse2", None, 4),
+    Processor(
+        "avx512", X86, "x86-64-v4", "-prefer-256-bit", "avx512f", "AVX512", 16, 32, avx512=True
+    ),
+    Processor("avx2", X86, "x86-64-v3", "", "avx2", "AVX2", 8, 16),
+    Processor("neon", ARM, "generic", "", "", "DEFAULT", 4, 32, saturating_casts=True),
+    Processor("sse2", X86, "x86-64", "", "sse2", None, 4, 16),
 )
-SCALAR = Processor("scalar", "", "generic", "", "", None, 1)  # without vectors
+SCALAR = Processor("scalar", "", "generic", "", "", None, 1, 16)  # without vectors
 PROCESSORS: Mapping[str, Processor] = {p.name: p for p in LEVELS if p.capability is not None}
 
 

@@ -11,7 +11,9 @@ from tofuse.backends.cpu.cost.products import (
     blocked_rows,
     is_faster,
     product_costs,
+    streamed_rows,
 )
+from tofuse.backends.cpu.processors import PROCESSORS
 from tofuse.cost.machine import default_machine
 from tofuse.cost.thresholds import MIN_TILED_PRODUCT_ROWS
 from tofuse.ir.schedule import Target
@@ -58,7 +60,12 @@ def test_the_library_wins_if_the_operand_is_cached_or_its_rows_cross_lines(colum
 def test_products_of_blocks_follow_the_processor():
     """Where the library is fast, only products whose weight a kernel computes run by blocks."""
     plain = Target(16, 2, avx512=True)
-    assert blocked_dtypes(replace(plain, avx512=False)) == frozenset()
+    avx2 = PROCESSORS["avx2"].target(2)
+    assert blocked_dtypes(avx2) == blocked_rows(avx2).keys() | {DType.F32}
+    assert blocked_rows(avx2).keys() == {DType.F16, DType.BF16}
+    assert streamed_rows(avx2).keys() == {DType.F32, DType.F16, DType.BF16}
+    assert blocked_dtypes(PROCESSORS["neon"].target(2)) == {DType.F32}
+    assert not blocked_dtypes(Target(1, 2))
     assert blocked_dtypes(plain) == {DType.F32, DType.F16}
     assert blocked_dtypes(replace(plain, native_f16=True)) == {DType.F32}
     assert blocked_rows(plain).keys() == {DType.F16}

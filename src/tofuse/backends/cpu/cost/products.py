@@ -21,6 +21,7 @@ from tofuse.cost.thresholds import (
     MAX_KERNEL_ROWS_BF16,
     MAX_KERNEL_ROWS_F16,
     MAX_KERNEL_ROWS_F32,
+    MAX_KERNEL_ROWS_F32_AVX2,
     MIN_BLOCKED_PRODUCT_ROWS,
     MIN_PRODUCT_GAIN,
     MIN_TILED_PRODUCT_ROWS,
@@ -105,21 +106,39 @@ def streamed_rows(target: Target) -> Mapping[DType, range]:
         DType.BF16: range(1, MAX_KERNEL_ROWS_BF16 + 1),
         DType.F16: range(2, MAX_KERNEL_ROWS_F16 + 1),
     }
+    if _converts_one_by_one(DType.BF16, target):
+        found[DType.BF16] = found[DType.F16]
+    if not target.avx512:
+        found[DType.F32] = range(2, MAX_KERNEL_ROWS_F32_AVX2 + 1)
     return found | {DType.F32: range(1, MAX_KERNEL_ROWS_F32 + 1)} if target.fast_gemm else found
 
 
 def blocked_dtypes(target: Target) -> frozenset[DType]:
     """Return the dtypes of products that blocks compute as fast as the library does."""
-    found = {DType.F32: target.avx512, DType.BF16: target.bf16_dot or target.bf16_tiles}
-    found[DType.F16] = target.avx512 and not target.native_f16
+    if target.lanes == 1:
+        return frozenset()
+    has_bf16 = target.bf16_dot or target.bf16_tiles or _converts_one_by_one(DType.BF16, target)
+    found = {DType.F32: True, DType.BF16: has_bf16}
+    found[DType.F16] = _converts_one_by_one(DType.F16, target)
     return frozenset(dtype for dtype, is_fast in found.items() if is_fast)
 
 
 def blocked_rows(target: Target) -> Mapping[DType, int]:
     """Return the rows from which blocks compute a product faster than the library does.
 
-    PyTorch's products of float16 convert each element by itself if the processor has no arithmetic
-    on float16. Those of bfloat16 keep tiles (AMX) less busy.
+    PyTorch's products of bfloat16 keep tiles (AMX) less busy.
     """
-    found = {DType.F16: MIN_BLOCKED_PRODUCT_ROWS} if DType.F16 in blocked_dtypes(target) else {}
+    dtypes = (dtype for dtype in (DType.BF16, DType.F16) if _converts_one_by_one(dtype, target))
+    found = dict.fromkeys(dtypes, MIN_BLOCKED_PRODUCT_ROWS)
     return found | {DType.BF16: MIN_TILED_PRODUCT_ROWS} if target.bf16_tiles else found
+
+
+def _converts_one_by_one(dtype: DType, target: Target) -> bool:
+    """Whether PyTorch's products convert each element of a dtype by itself.
+
+    They do on x86 processors: those of float16 without arithmetic on it, those of bfloat16 without
+    AVX-512.
+    """
+    if target.lanes < AVX2_LANES:
+        return False
+    return not (target.avx512 if dtype is DType.BF16 else target.native_f16)

@@ -12,6 +12,7 @@ from tofuse.backends.cpu.llvm.matmul.pack import (
     AMX_MICROPANEL_ROWS,
     WIDTH,
     line_stride,
+    microkernel_size,
     micropanel_elements,
     micropanel_rows,
 )
@@ -80,10 +81,10 @@ class _Analysis:
 def blocked_schedule(kernel: Kernel, target: Target) -> BlockedSchedule | None:
     """Return the tiles of a kernel of products; None if it has none that run by blocks."""
     found = _analyze(kernel)
-    if found is None or not target.avx512:
+    if found is None or target.lanes == 1:
         return None
     rows, columns = (kernel.extent(a) for a in (found.rows, found.columns))
-    if size_hint(rows) < MIN_BLOCKED_PRODUCT_ROWS:
+    if min(size_hint(rows), size_hint(columns)) < MIN_BLOCKED_PRODUCT_ROWS:
         return None
     tile_rows = min(MAX_PRODUCT_TILE_ROWS, static_or(rows, MAX_PRODUCT_TILE_ROWS))
     outer = math.prod(size_hint(kernel.extent(a)) for a in found.outer)
@@ -94,9 +95,10 @@ def blocked_schedule(kernel: Kernel, target: Target) -> BlockedSchedule | None:
     tile_columns = -(-size_hint(columns) // (panels * WIDTH)) * WIDTH
     microkernel = _microkernel(found, target)
     is_tiled = microkernel is Microkernel.BF16_TILES
-    micro_rows = AMX_MICROPANEL_ROWS if is_tiled else micropanel_rows(rows)
+    most, micro_columns = microkernel_size(target)
+    micro_rows = AMX_MICROPANEL_ROWS if is_tiled else micropanel_rows(rows, most)
     return BlockedSchedule(
-        found.rows, tile_rows, found.columns, tile_columns, microkernel, micro_rows
+        found.rows, tile_rows, found.columns, tile_columns, microkernel, micro_rows, micro_columns
     )
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from tofuse.cost.thresholds import (
     CONTRACTION_TASKS_PER_THREAD,
+    JAMMED_SUM_REGISTERS,
     MAX_CONTRACTION_STRIP_COLUMNS,
     MAX_JAMMED_COLUMNS,
     MAX_JAMMED_ROWS,
-    MAX_JAMMED_SUM_VECTORS,
     MAX_STATEMENTS,
 )
 from tofuse.ir.dims import product, size_hint
@@ -105,7 +105,7 @@ def _jams(kernel: Kernel, axes: ContractionAxes, lanes: int, target: Target) -> 
         return 1, 1
     sums = [s for s in kernel.body if isinstance(s, Reduce)]
     wide = any(s.dtype.itemsize == 8 for s in sums) and lanes == target.lanes
-    registers = MAX_JAMMED_SUM_VECTORS if target.avx512 else MAX_JAMMED_SUM_VECTORS // 2
+    registers = int(target.registers * JAMMED_SUM_REGISTERS)
     registers = max(1, registers // len(sums) // (2 if wide else 1))
     most = min(MAX_JAMMED_ROWS, registers, max(1, MAX_STATEMENTS // len(kernel.body)))
     jam_rows = max(1, -(-rows // max(1, -(-rows // most))))

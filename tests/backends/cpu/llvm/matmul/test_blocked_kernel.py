@@ -11,6 +11,7 @@ from tofuse.backends.cpu.llvm.emit import EmitOptions
 from tofuse.backends.cpu.llvm.load import host_target
 from tofuse.backends.cpu.llvm.machine_code import host_features
 from tofuse.backends.cpu.llvm.matmul.blocked_kernel import emit_blocked
+from tofuse.backends.cpu.processors import PROCESSORS
 from tofuse.cost.machine import default_machine
 from tofuse.driver.pipeline import cost_oracle
 from tofuse.ir.blocked import BlockedContraction
@@ -18,7 +19,8 @@ from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.types import DType
 
 TARGET = host_target(2)
-pytestmark = pytest.mark.skipif(not TARGET.avx512, reason="the microkernel needs AVX-512")
+AVX2 = PROCESSORS["avx2"].target(2)
+pytestmark = pytest.mark.skipif(TARGET.lanes == 1, reason="the microkernel needs vectors")
 
 LINEAR = """
 kernel k(w: in f32, s: in f32, x: in f32, y: out f32) over m:{m} n:{n} k:{k} {{
@@ -89,7 +91,8 @@ def blocked(text: str, target=TARGET) -> BlockedContraction:
 
 
 def run(b: BlockedContraction, buffers, sizes=None, threads=1, contract=True):
-    text = emit_blocked(b, EmitOptions(contract=contract, avx512=True))
+    is_avx512 = b.schedule.micro_columns == 32
+    text = emit_blocked(b, EmitOptions(contract=contract, avx512=is_avx512))
     return run_text(text, b.kernel, b.block_bytes, buffers, sizes or {}, threads)
 
 
@@ -103,10 +106,13 @@ def assert_like_interpreter(text: str, buffers, sizes=None, target=TARGET, toler
 
 
 @pytest.mark.broad(4)
-@pytest.mark.parametrize(("rows", "columns"), [(16, 32), (17, 1), (31, 33), (61, 70), (530, 97)])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(16, 32), (17, 1), (16, 17), (31, 33), (61, 70), (530, 97)]
+)
 @pytest.mark.parametrize("depth", [1, 15, 16, 257, 700])
 @pytest.mark.parametrize("layout", ["kn", "nk", "xt", "yt"])
-def test_layouts(rows, columns, depth, layout):
+@pytest.mark.parametrize("target", [TARGET, AVX2], ids=["host", "avx2"])
+def test_layouts(rows, columns, depth, layout, target):
     m, n, k = rows, columns, depth
     text = LINEAR.format(
         **{"m": m, "n": n, "k": k},
@@ -115,14 +121,15 @@ def test_layouts(rows, columns, depth, layout):
         y=f"({m})*n + m" if layout == "yt" else f"({n})*m + n",
     )
     buffers = {"w": torch.randn(n * k), "s": torch.rand(n), "x": torch.randn(m * k) / k**0.5}
-    if layout == "yt" and columns < 16:  # the columns of the weight are rows: few
-        assert backend().blocks(kernel(text)) is None
+    if columns < 16:
+        assert backend(target).blocks(kernel(text)) is None
         return
-    assert_like_interpreter(text, {**buffers, "y": torch.empty(m * n)})
+    assert_like_interpreter(text, {**buffers, "y": torch.empty(m * n)}, target=target)
 
 
 @pytest.mark.parametrize(("groups", "half"), [(1, 16), (5, 16), (40, 16), (3, 150), (2, 400)])
-def test_depth_of_several_axes(groups, half):
+@pytest.mark.parametrize("target", [TARGET, AVX2], ids=["host", "avx2"])
+def test_depth_of_several_axes(groups, half, target):
     m, n, depth = 37, 45, 2 * groups * half
     sizes = {"k": depth, "g": groups, "j": half, "gj": groups * half, "j2": 2 * half}
     text = GROUPED.format(m=m, n=n, **sizes)
@@ -132,7 +139,7 @@ def test_depth_of_several_axes(groups, half):
         "x": torch.randn(m * depth),
         "y": torch.empty(m * n),
     }
-    assert_like_interpreter(text, buffers)
+    assert_like_interpreter(text, buffers, target=target)
 
 
 @pytest.mark.parametrize("dot", [False, True])

@@ -93,7 +93,7 @@ def emulated(text):
     )
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(17, 1), (33, 70), (64, 64), (600, 20)])
+@pytest.mark.parametrize(("rows", "columns"), [(17, 16), (33, 70), (64, 64), (600, 20)])
 @pytest.mark.parametrize("depth", [1, 31, 32, 545, 1030])
 def test_results(rows, columns, depth):
     h, m, n, k = 2, rows, columns, depth

@@ -64,7 +64,8 @@ def emit_blocked(blocked: BlockedContraction, options: EmitOptions) -> str:
     for name, p in by_name.items():
         texts.append(_microkernel(name, blocked, p, options, declarations))
     if any(p.right.line_major for p in blocked.products):
-        texts.append(transposing_pack_function(f"@{kernel.name}.transpose", declarations))
+        name = f"@{kernel.name}.transpose"
+        texts.append(transposing_pack_function(name, declarations, padded=True))
     if microkernel is Microkernel.BF16_TILES:
         texts.append(tile_configuration(f"@{kernel.name}.tiles"))
     task = _TaskEmitter(blocked)
@@ -97,6 +98,8 @@ def _microkernel(
         declarations,
         fused=options.contract,
         dtype=microkernel.dtype,
+        columns=blocked.schedule.micro_columns,
+        is_whole=True,
     )
 
 
@@ -270,17 +273,20 @@ class _TaskEmitter:
         # a product of bfloat16 is as exact without parts
         is_f32 = blocked.schedule.microkernel is Microkernel.F32
         part_steps = PRODUCT_SUM_STEPS if is_f32 else PANEL_DEPTH
-        with f.loop("0", columns, str(WIDTH)) as j, f.loop("0", lines, str(rows)) as i:
+        width = blocked.schedule.micro_columns
+        with f.loop("0", columns, str(width)) as j, f.loop("0", lines, str(rows)) as i:
             number = f.let(f"sdiv i64 {i}, {rows}")
             a = element_pointer(f, left, f.let(f"mul i64 {number}, {size}"))
-            b = element_pointer(f, right, f.let(f"mul i64 {j}, {PANEL_DEPTH}"))
+            inside = f.let(f"and i64 {j}, {WIDTH - 1}")
+            start = f.let(f"mul i64 {f.let(f'sub i64 {j}, {inside}')}, {PANEL_DEPTH}")
+            b = element_pointer(f, right, f.let(f"add i64 {start}, {inside}"))
             row = f.let(f"mul i64 {f.let(f'add i64 {m}, {i}')}, {stride}")
             c = element_pointer(f, self._tile(n), f.let(f"add i64 {row}, {j}"))
             with partial_sums(f, depth, flags, part_steps) as (k, count, part_flags):
                 a_part = element_pointer(f, a, f.let(f"mul i64 {k}, {left_step}"))
                 b_part = element_pointer(f, b, f.let(f"mul i64 {k}, {WIDTH}"))
                 operands = f"ptr {a_part}, ptr {b_part}, i64 {count}"
-                tile = f"ptr {c}, i64 {stride}, i64 {rows}, i64 {WIDTH}"
+                tile = f"ptr {c}, i64 {stride}, i64 {rows}, i64 {width}"
                 no_bias = f"i64 {part_flags}, ptr {c}, i64 0"
                 f.put(f"call void {name}({operands}, {tile}, {no_bias})")
 

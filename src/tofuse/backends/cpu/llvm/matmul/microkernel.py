@@ -1,4 +1,7 @@
-"""The microkernel: rows by two vectors of C in registers, one outer product per step of depth."""
+"""The microkernel: rows by one or two vectors of C in registers.
+
+A step of the depth adds an outer product.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,8 @@ def microkernel_function(
     by_row: bool = False,
     fused: bool = True,
     dtype: DType = DType.F32,
+    columns: int = WIDTH,
+    is_whole: bool = False,
 ) -> str:
     """Return `void name(a, b, depth, c, stride, rows, columns, bits, bias, bias stride)`.
 
@@ -46,9 +51,11 @@ def microkernel_function(
     so. Strides are in elements. `depth_major` is the layout of packed A (`micropanel_strides`). A
     bias `by_row` has one number per row. Products of float32 are rounded before they are added,
     unless they are `fused` with the addition. Of bfloat16, a step of the depth is a pair of
-    elements. What the function calls is added to `declarations`.
+    elements. A step of packed B has WIDTH elements, of which the first `columns` are multiplied.
+    C is `is_whole` if it has all of these rows and columns, and no bias. What the function calls
+    is added to `declarations`.
     """
-    kernel = _Microkernel(rows, depth_major, by_row, fused, dtype)
+    kernel = _Microkernel(rows, depth_major, by_row, fused, dtype, columns, is_whole)
     return function_text(kernel.emit(), microkernel_head(name), declarations)
 
 
@@ -62,17 +69,28 @@ def microkernel_head(name: str) -> str:
 
 class _Microkernel:
     def __init__(
-        self, rows: int, depth_major: bool, by_row: bool, fused: bool, dtype: DType
+        self,
+        rows: int,
+        depth_major: bool,
+        by_row: bool,
+        fused: bool,
+        dtype: DType,
+        columns: int,
+        is_whole: bool,
     ) -> None:
         self.rows, self.by_row, self.fused, self.dtype = rows, by_row, fused, dtype
+        self.is_whole = is_whole
         self.row_stride, self.depth_stride = micropanel_strides(depth_major)
         self.f = FunctionBuilder()
-        self.vectors = range(WIDTH // LANES)
+        self.vectors = range(columns // LANES)
 
     def emit(self) -> FunctionBuilder:
         self._prefetch_c()
         sums = self._multiply()
-        self._store(sums)
+        if self.is_whole:
+            self._store_whole(sums)
+        else:
+            self._store(sums)
         return self.f
 
     def _prefetch_c(self) -> None:
@@ -127,6 +145,16 @@ class _Microkernel:
             return f"call {FLOAT_TY} {FMA}({operands})"
         x = f.let(f"fmul {FLOAT_TY} {a}, {b}")
         return f"fadd {FLOAT_TY} {x}, {total}"
+
+    def _store_whole(self, sums: dict[tuple[int, int], str]) -> None:
+        """Store all rows and columns, without masks."""
+        f = self.f
+        accumulate = f.let(f"icmp ne i64 {f.let(f'and i64 %bits, {ACCUMULATE}')}, 0")
+        for (r, v), x in sums.items():
+            offset = f.let(f"add i64 {f.let(f'mul i64 %stride, {r}')}, {v * LANES}")
+            old = self._load("%c", offset)
+            old = f.let(f"select i1 {accumulate}, {FLOAT_TY} {old}, {FLOAT_TY} zeroinitializer")
+            store(f, f.let(f"fadd {FLOAT_TY} {x}, {old}"), element_pointer(f, "%c", offset))
 
     def _store(self, sums: dict[tuple[int, int], str]) -> None:
         """Store the elements that are inside C, row by row."""

@@ -21,19 +21,31 @@ from tofuse.backends.cpu.llvm.matmul.masked_vectors import (
 from tofuse.backends.cpu.llvm.shuffles import transpose
 from tofuse.cost.thresholds import PANEL_DEPTH, PANEL_OVERHEAD
 from tofuse.ir.dims import Dim
+from tofuse.ir.schedule import Target
 
 WIDTH = 2 * LANES  # columns of B in a micropanel
 AMX_MICROPANEL_ROWS = 32
-MAX_ROWS = 14  # 32 registers hold 28 accumulators, two vectors of B and one of A
+MAX_ROWS = 14  # of AVX-512
 
 
-def micropanel_rows(m: Dim) -> int:
+def microkernel_size(target: Target) -> tuple[int, int]:
+    """Return the most rows, and the columns of C in registers.
+
+    Beside them, registers hold a row of B and a number of A.
+    """
+    columns = WIDTH if target.native_lanes == LANES else LANES
+    vectors = columns // target.native_lanes
+    return (target.registers - 1 - vectors) // vectors, columns
+
+
+def micropanel_rows(m: Dim, most: int = MAX_ROWS) -> int:
     """Return the rows of C held in registers: many, but few unused in the last micropanel."""
     if not isinstance(m, int):
-        return MAX_ROWS
-    if m <= MAX_ROWS:
+        return most
+    if m <= most:
         return max(1, m)
-    return min(range(MAX_ROWS, 7, -1), key=lambda rows: -(-m // rows) * (rows + PANEL_OVERHEAD))
+    choices = range(most, most // 2, -1)
+    return min(choices, key=lambda rows: -(-m // rows) * (rows + PANEL_OVERHEAD))
 
 
 def line_stride(elements: int) -> int:
@@ -107,15 +119,16 @@ def pack_line_major(lines: int) -> str:
 def pack_transposed() -> str:
     """Return the text of a module with `transposing_pack_function`, `@pack`."""
     declarations: dict[str, str] = {}
-    text = transposing_pack_function("@pack", declarations)
+    text = transposing_pack_function("@pack", declarations, padded=False)
     return "\n".join([*declarations.values(), text])
 
 
-def transposing_pack_function(name: str, declarations: dict[str, str]) -> str:
+def transposing_pack_function(name: str, declarations: dict[str, str], *, padded: bool) -> str:
     """Pack an operand that is contiguous along the sum into depth-major micropanels.
 
-    Blocks are transposed in registers. Zeros follow the depth, up to a multiple of a vector. What
-    the function calls is added to `declarations`.
+    Blocks are transposed in registers. Zeros follow the depth, up to a multiple of a vector; what
+    follows in the operand, if its lines are `padded` with that many numbers. Lines outside the
+    block are zeros, or repeat the first line. What the function calls is added to `declarations`.
     """
     f = FunctionBuilder()
     with f.loop("0", "%lines", str(WIDTH)) as first:
@@ -132,7 +145,10 @@ def transposing_pack_function(name: str, declarations: dict[str, str]) -> str:
                     valid_line = f.let(f"select i1 {is_inside}, i64 {line}, i64 0")
                     offset = f.let(f"add i64 {f.let(f'mul i64 {valid_line}, %stride')}, {k}")
                     source = element_pointer(f, "%from", offset)
-                    vectors.append(load(f, source, mask_if(f, is_inside, depth_mask)))
+                    if padded:
+                        vectors.append(f.let(f"load {FLOAT_TY}, ptr {source}, align 4"))
+                    else:
+                        vectors.append(load(f, source, mask_if(f, is_inside, depth_mask)))
                 column = f.let(f"add i64 {row}, {v}")
                 for r, x in enumerate(transpose(f, vectors, FLOAT_TY)):
                     offset = f.let(f"add i64 {column}, {r * WIDTH}")
