@@ -94,6 +94,7 @@ from tofuse.passes.fold_constants import fold_constants
 from tofuse.passes.hoist_gather import hoist_gather
 from tofuse.passes.matvec import matvec
 from tofuse.passes.pad_add_to_concat import pad_add_to_concat
+from tofuse.passes.product_verdicts import explain_products
 from tofuse.passes.propagate_strides import propagate_strides
 from tofuse.passes.simplify import simplify
 from tofuse.passes.unalias_outputs import unalias_outputs
@@ -320,14 +321,14 @@ def partition(
     def form_first(graph: Graph) -> Partition:
         return form(eliminate_concats(graph, costs_of, in_place_concats))
 
-    choose = partial(choose_contractions, region_us=evaluator.region_us, costs_of=costs_of)
-    part = form_first(graph) if exact else choose(graph, form_first)
+    region_us = evaluator.region_us
+    part, reasons = choose_contractions(graph, form_first, region_us, costs_of, exact=exact)
     rewritten = fold_epilogues(part)
     if in_place_concats:
         rewritten = eliminate_stored_concats(rewritten, part, costs_of)
     if rewritten is not part.graph or fuel is not None:
         part = form(rewritten, fuel)
-    return part
+    return explain_products(part, reasons)
 
 
 def cost_oracle(

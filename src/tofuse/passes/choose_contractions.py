@@ -22,9 +22,11 @@ from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_forbidden
 from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.region import Region
+from tofuse.ir.rules import Reason, Rule
 from tofuse.ir.types import DType
 from tofuse.ops.table import OPS, Pattern
 from tofuse.passes.contract_products import contract_products, is_contractible
+from tofuse.passes.product_verdicts import weight_of
 
 SOURCES = (Pattern.OPAQUE, Pattern.SOURCE, Pattern.RANDOM)
 
@@ -34,19 +36,44 @@ def choose_contractions(
     form_regions: Callable[[Graph], Partition],
     region_us: Callable[[Region, Partition], float],
     costs_of: CostsOf,
-) -> Partition:
-    """Form regions of a graph in which kernels compute products.
+    *,
+    exact: bool,
+) -> tuple[Partition, Mapping[Value, Reason]]:
+    """Form regions of a graph in which kernels compute products, unless they must be `exact`.
 
     A product stays a call of the library if it cannot join the kernel that computes its weight, or
     if it has many rows and `region_us`, the predicted time of its kernel, is more than the call's.
+    Also return why, by the weights of these products.
     """
+    reasons = _general_reasons(graph, costs_of)
+    if exact:
+        return form_regions(graph), dict.fromkeys(reasons, Rule.ORDER_OF_SUMS())
     decoded, faster = decoded_products(graph, costs_of), faster_products(graph, costs_of)
     chosen, producers = decoded | faster, graph.producers()
     few = frozenset(v for v in chosen if _has_few_rows(producers[v], producers, costs_of))
     part = form_regions(_contract(graph, chosen, few))
-    rejected = _separate_products(part, chosen) & decoded - faster
+    separate = _separate_products(part, chosen) & decoded - faster
+    rejected = dict.fromkeys(separate, Rule.SEPARATE_WEIGHT())
     rejected |= _slower_products(part, chosen - few, region_us, costs_of)
-    return form_regions(_contract(graph, chosen - rejected, few)) if rejected else part
+    reasons |= {weight_of(producers[v]): reason for v, reason in rejected.items()}
+    if rejected:
+        part = form_regions(_contract(graph, chosen - rejected.keys(), few))
+    return part, reasons
+
+
+def _general_reasons(graph: Graph, costs_of: CostsOf) -> dict[Value, Reason]:
+    """Return why products whose weight is computed stay in the library, by their weights."""
+    found: dict[Value, Reason] = {}
+    producers = graph.producers()
+    for op in (op for op in graph.ops if op.kind == "opaque" and is_contractible(op)):
+        costs, weight = costs_of(op.result.type.device), weight_of(op)
+        if not costs.max_contracted_rows or not _is_computed(weight, op, producers):
+            continue
+        if _has_few_rows(op, producers, costs_of) or _runs_by_blocks(op, costs_of):
+            found[weight] = Rule.SHARED_WEIGHT()
+        else:
+            found[weight] = Rule.NO_BLOCKS()
+    return found
 
 
 def _contract(graph: Graph, chosen: frozenset[Value], few: frozenset[Value]) -> Graph:
@@ -59,10 +86,10 @@ def _slower_products(
     chosen: frozenset[Value],
     region_us: Callable[[Region, Partition], float],
     costs_of: CostsOf,
-) -> frozenset[Value]:
-    """Return the chosen products whose kernel takes longer than the library and its transfers.
+) -> dict[Value, Reason]:
+    """Return the chosen products whose kernel takes longer than the library, with both times.
 
-    The transfers are one write and one read of the weight.
+    The library's includes one write and one read of the weight.
     """
     users = part.graph.users()
 
@@ -70,7 +97,7 @@ def _slower_products(
         """Return the results of the additions and conversions that read a value."""
         return [op.result for op in users.get(v, ()) if op.kind in ("add", "convert")]
 
-    found: list[Value] = []
+    found: dict[Value, Reason] = {}
     for region in part.regions:
         products = [op for op in region.ops if op.kind == "contract"]
         reached = reachable([op.result for op in products], finished)
@@ -80,9 +107,11 @@ def _slower_products(
         machine = costs_of(products[0].result.type.device).machine
         calls = sum(op_us(op, machine) for op in products)
         weights = sum(size_hint(op.inputs[1].type.numel) * DType.F32.itemsize for op in products)
-        if region_us(region, part) > calls + 2 * traffic_us(machine, weights):
-            found += results
-    return frozenset(found)
+        library, kernel = calls + 2 * traffic_us(machine, weights), region_us(region, part)
+        if kernel > library:
+            reason = Rule.SLOWER_PRODUCT(f"{library:,.0f}", f"{kernel:,.0f}")
+            found |= dict.fromkeys(results, reason)
+    return found
 
 
 def faster_products(graph: Graph, costs_of: CostsOf) -> frozenset[Value]:
@@ -92,7 +121,7 @@ def faster_products(graph: Graph, costs_of: CostsOf) -> frozenset[Value]:
 
 
 def _is_faster(product: Op, costs_of: CostsOf) -> bool:
-    weight, rows = _weight(product), product.result.shape[-2]
+    weight, rows = weight_of(product), product.result.shape[-2]
     if len(weight.shape) != 2 or size_hint(weight.type.numel) < MIN_STREAMED_WEIGHT_ELEMENTS:
         return False
     costs = costs_of(weight.type.device)
@@ -112,11 +141,11 @@ def decoded_products(graph: Graph, costs_of: CostsOf) -> frozenset[Value]:
         for op in candidates
         if _has_few_rows(op, producers, costs_of) or _runs_by_blocks(op, costs_of)
     }
-    found = {op for op in found if _is_computed(_weight(op), op, producers)}
+    found = {op for op in found if _is_computed(weight_of(op), op, producers)}
     outputs = frozenset(v for v in graph.outputs if v is not None)
     while True:
         kept = {
-            op for op in found if _is_read_only_by(_weight(op), found, users, producers, outputs)
+            op for op in found if _is_read_only_by(weight_of(op), found, users, producers, outputs)
         }
         if kept == found:
             return frozenset(op.result for op in found)
@@ -149,17 +178,12 @@ def _unwidened(weight: Value, producers: Mapping[Value, Op]) -> Value:
     return source if source.dtype.is_reduced_float and source in producers else weight
 
 
-def _weight(product: Op) -> Value:
-    *_, weight = product.argument_tensors or ()
-    return weight
-
-
 def _has_few_rows(product: Op, producers: Mapping[Value, Op], costs_of: CostsOf) -> bool:
     """Whether a product has at most the rows that a kernel computes as fast as a library.
 
     Products of a batch that share a weight have their rows together.
     """
-    costs, weight = costs_of(product.result.type.device), _weight(product)
+    costs, weight = costs_of(product.result.type.device), weight_of(product)
     rows, distinct = product.result.shape[-2], _source_of_broadcast(weight, producers)
     most = costs.max_contracted_rows
     if weight.layout[-2] != 1:
@@ -208,6 +232,6 @@ def _is_read_only_by(
         for user in users.get(value, ()):
             if is_view(user):
                 work.append(user.result)
-            elif user not in products or user.inputs.count(value) != 1 or _weight(user) != value:
+            elif user not in products or user.inputs.count(value) != 1 or weight_of(user) != value:
                 return False
     return True

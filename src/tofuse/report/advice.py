@@ -73,7 +73,15 @@ _TABLE = (
         "its own, and nothing copies it.",
     ),
     Advice(
-        (Rule.LIBRARY_CALL, Rule.LIBRARY_EPILOGUE),
+        (
+            Rule.LIBRARY_CALL,
+            Rule.SLOWER_PRODUCT,
+            Rule.SHARED_WEIGHT,
+            Rule.SEPARATE_WEIGHT,
+            Rule.NO_BLOCKS,
+            Rule.ORDER_OF_SUMS,
+            Rule.LIBRARY_EPILOGUE,
+        ),
         "One side is a library call",
         "One of the two ops, such as a matrix product or a convolution, runs by itself: as a "
         "call of PyTorch's library, or as a generated kernel of the same form. It reads and "
