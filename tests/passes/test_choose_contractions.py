@@ -1,6 +1,5 @@
 """Kernels multiply the weights that they decode or stream: all formats, rows, sizes, dtypes."""
 
-import re
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +10,6 @@ import tofuse
 from benchmarks.workloads.decodes import FORMATS
 from tofuse.backends.cpu.cost.products import blocked_rows, streamed_rows
 from tofuse.backends.cpu.llvm.load import host_target
-from tofuse.ir.rules import Rule
 from tofuse.ir.types import DType
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -389,26 +387,3 @@ def test_standardized_weights_train():
         run(x).square().mean().backward()
         grads.append([p.grad for p in model.parameters()])
     torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
-
-
-def verdicts(program: Callable, *args, **options) -> set[str]:
-    """Return the rules of the edges of products that the library computes."""
-    report = tofuse.explain(program, **options)(*args)
-    return {v.rule for v in report.verdicts if not v.fused}
-
-
-def test_verdicts_say_why_a_product_stays_in_the_library():
-    def layer(x, w, s):
-        return F.linear(x, w.float() * s)
-
-    def shared(x, w, s):
-        weight = w.float() * s
-        return F.linear(x, weight), weight
-
-    x, codes = torch.randn(2, 64), FORMATS["int8"].make(32, 64)
-    assert verdicts(shared, x, *codes) == {str(Rule.SHARED_WEIGHT())}
-    assert verdicts(layer, x, *codes, precision="eager") == {str(Rule.ORDER_OF_SUMS())}
-    assert not verdicts(layer, x, *codes)
-    few = torch.randint(-9, 9, (40, 8), dtype=torch.int8), torch.rand(40, 1)
-    (slower,) = verdicts(layer, torch.randn(4096, 8), *few)
-    assert re.fullmatch(r"library call: [\d,]+ us with .*, in one kernel [\d,]+ us", slower)

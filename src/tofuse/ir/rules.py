@@ -20,7 +20,9 @@ class Rule(Enum):
     # groups that may not become one kernel
     LIBRARY_CALL = "library call"
     COLLECTIVE = "a collective, or the wait for its result"
-    SLOWER_PRODUCT = "library call: {} us with the transfers of its second factor, in one kernel {} us"
+    SLOWER_PRODUCT = (
+        "library call: {} us with the transfers of its second factor, in one kernel {} us"
+    )
     SHARED_WEIGHT = "library call: its second factor is read elsewhere, too"
     SEPARATE_WEIGHT = "library call: a kernel of other loops computes its second factor"
     NO_BLOCKS = "library call: kernels multiply few rows of this dtype on this processor"
