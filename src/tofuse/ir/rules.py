@@ -21,12 +21,13 @@ class Rule(Enum):
     LIBRARY_CALL = "library call"
     COLLECTIVE = "a collective, or the wait for its result"
     SLOWER_PRODUCT = (
-        "library call: {} us with the transfers of its second factor, in one kernel {} us"
+        "library call: {} us for the products of a kernel, with a write and a read of their "
+        "second factors; that kernel would take {} us"
     )
     SHARED_WEIGHT = "library call: its second factor is read elsewhere, too"
-    SEPARATE_WEIGHT = "library call: a kernel of other loops computes its second factor"
-    NO_BLOCKS = "library call: kernels multiply few rows of this dtype on this processor"
-    ORDER_OF_SUMS = "library call: kernels add in another order than precision='eager' asks for"
+    SEPARATE_WEIGHT = "library call: loops that the product cannot join compute its second factor"
+    NO_BLOCKS = "library call: on this processor, kernels compute only few rows of this dtype"
+    ORDER_OF_SUMS = "library call: precision='eager' asks for the library's order of additions"
     LIBRARY_EPILOGUE = "library call: its epilogue ({}) is in the next kernel"
     WRITTEN_INTO_CONCAT = "written directly into the cat"
     LONG_CONCAT = "a cat of many operands is a call"

@@ -124,6 +124,7 @@ class Target:
     - `bf16_dot`: whether the processor multiplies and adds pairs of bfloat16 (AVX512-BF16).
     - `bf16_tiles`: whether it multiplies tiles of bfloat16 (AMX), and the system permits it.
     - `native_f16`: whether the processor has arithmetic on float16, which PyTorch's products use.
+    - `fma`: whether it has fused multiply-adds.
     - `saturating_casts`: whether casts of floats out of an integer's range saturate, as on ARM.
     """
 
@@ -134,6 +135,7 @@ class Target:
     fast_gemm: bool = False
     native_lanes: int = 16
     registers: int = 32
+    fma: bool = True
     saturating_casts: bool = False
     bf16_dot: bool = False
     bf16_tiles: bool = False

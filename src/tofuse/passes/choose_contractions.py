@@ -30,7 +30,7 @@ from tofuse.passes.contract_products import (
     is_contractible,
     is_integer_product,
 )
-from tofuse.passes.product_verdicts import weight_of
+from tofuse.passes.product_verdicts import factors_of, weight_of
 
 SOURCES = (Pattern.OPAQUE, Pattern.SOURCE, Pattern.RANDOM)
 
@@ -42,12 +42,12 @@ def choose_contractions(
     costs_of: CostsOf,
     *,
     exact: bool,
-) -> tuple[Partition, Mapping[Value, Reason]]:
+) -> tuple[Partition, Mapping[tuple[Value, Value], Reason]]:
     """Form regions of a graph in which kernels compute products, unless they must be `exact`.
 
     A product stays a call of the library if it cannot join the kernel that computes its weight, or
     if it has many rows and `region_us`, the predicted time of its kernel, is more than the call's.
-    Also return why, by the weights of these products.
+    Also return why, by the factors of these products.
     """
     reasons = _general_reasons(graph, costs_of)
     if exact:
@@ -59,24 +59,24 @@ def choose_contractions(
     separate = _separate_products(part, chosen) & decoded - faster
     rejected = dict.fromkeys(separate, Rule.SEPARATE_WEIGHT())
     rejected |= _slower_products(part, chosen - few, region_us, costs_of)
-    reasons |= {weight_of(producers[v]): reason for v, reason in rejected.items()}
+    reasons |= {factors_of(producers[v]): reason for v, reason in rejected.items()}
     if rejected:
         part = form_regions(_contract(graph, chosen - rejected.keys(), few))
     return part, reasons
 
 
-def _general_reasons(graph: Graph, costs_of: CostsOf) -> dict[Value, Reason]:
-    """Return why products whose weight is computed stay in the library, by their weights."""
-    found: dict[Value, Reason] = {}
+def _general_reasons(graph: Graph, costs_of: CostsOf) -> dict[tuple[Value, Value], Reason]:
+    """Return why products whose weight is computed stay in the library, by their factors."""
+    found: dict[tuple[Value, Value], Reason] = {}
     producers = graph.producers()
     for op in (op for op in graph.ops if op.kind == "opaque" and is_contractible(op)):
         costs, weight = costs_of(op.result.type.device), weight_of(op)
         if not costs.max_contracted_rows or not _is_computed(weight, op, producers):
             continue
         if _has_few_rows(op, producers, costs_of) or _runs_by_blocks(op, costs_of):
-            found[weight] = Rule.SHARED_WEIGHT()
+            found[factors_of(op)] = Rule.SHARED_WEIGHT()
         else:
-            found[weight] = Rule.NO_BLOCKS()
+            found[factors_of(op)] = Rule.NO_BLOCKS()
     return found
 
 
@@ -113,7 +113,7 @@ def _slower_products(
         weights = sum(size_hint(op.inputs[1].type.numel) * DType.F32.itemsize for op in products)
         library, kernel = calls + 2 * traffic_us(machine, weights), region_us(region, part)
         if kernel > library:
-            reason = Rule.SLOWER_PRODUCT(f"{library:,.0f}", f"{kernel:,.0f}")
+            reason = Rule.SLOWER_PRODUCT(f"{library:,.1f}", f"{kernel:,.1f}")
             found |= dict.fromkeys(results, reason)
     return found
 

@@ -1,41 +1,46 @@
-"""Say in verdicts why a matrix product is a library call, and what a kernel would take."""
+"""Say in verdicts why what computes a factor of a product is not in the product's kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tofuse.analysis.alias import view_chain
 from tofuse.graph_partition import Partition
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.region import Verdict
 from tofuse.ir.rules import Reason, Rule
 from tofuse.passes.contract_products import is_contractible
 
-GENERAL_RULES = (Rule.LIBRARY_CALL, Rule.LIBRARY_EPILOGUE)
-
 
 def weight_of(product: Op) -> Value:
-    """Return the right factor of a product."""
-    *_, weight = product.argument_tensors or ()
-    return weight
+    """Return the second factor of a product."""
+    return factors_of(product)[1]
 
 
-def explain_products(part: Partition, reasons: Mapping[Value, Reason]) -> Partition:
-    """Return the partition with the reason of each product in the verdicts of its edges.
+def factors_of(product: Op) -> tuple[Value, Value]:
+    """Return both factors of a product; a summand precedes them."""
+    *_, left, weight = product.argument_tensors or ()
+    return left, weight
 
-    `reasons` has them by the weights of the products.
+
+def explain_products(part: Partition, reasons: Mapping[tuple[Value, Value], Reason]) -> Partition:
+    """Return the partition with the reasons in the verdicts of the edges into second factors.
+
+    `reasons` says why products are library calls, by both factors.
     """
-    products = {
-        op.result.name: reasons[weight_of(op)]
-        for op in part.graph.ops
-        if op.kind == "opaque" and is_contractible(op) and weight_of(op) in reasons
-    }
-    if not products:
+    producers = part.graph.producers()
+    known: dict[tuple[str, str], Reason] = {}
+    for op in part.graph.ops:
+        if op.kind == "opaque" and is_contractible(op) and factors_of(op) in reasons:
+            weight = view_chain(weight_of(op), producers)[-1]
+            known[weight.name, op.result.name] = reasons[factors_of(op)]
+    if not known:
         return part
 
     def explained(v: Verdict) -> Verdict:
-        reason = products.get(v.producer) or products.get(v.consumer)
-        is_general = v.reason.rule in GENERAL_RULES
+        reason = known.get((v.producer, v.consumer))
+        is_general = v.reason.rule is Rule.LIBRARY_CALL
         return replace(v, reason=reason) if is_general and reason is not None else v
 
     return replace(part, verdicts=tuple(map(explained, part.verdicts)))

@@ -20,7 +20,8 @@ class Processor:
     runs it. `capability` is PyTorch's name
     (`torch.backends.cpu.get_cpu_capability`), None if programs are not exported for the level.
     `lanes` are the floats of a vector register, `registers` the number of these registers.
-    `saturating_casts`: casts of floats out of an integer's range saturate.
+    `saturating_casts`: casts of floats out of an integer's range saturate. `fma`: it has fused
+    multiply-adds.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Processor:
     registers: int
     avx512: bool = False
     saturating_casts: bool = False
+    fma: bool = True
 
     @property
     def is_arm(self) -> bool:
@@ -47,6 +49,7 @@ class Processor:
             fast_gemm=fast_gemm,
             native_lanes=max(4, self.lanes),
             registers=self.registers,
+            fma=self.fma,
             saturating_casts=self.saturating_casts,
         )
 
@@ -59,9 +62,9 @@ LEVELS = (
     ),
     Processor("avx2", X86, "x86-64-v3", "", "avx2", "AVX2", 8, 16),
     Processor("neon", ARM, "generic", "", "", "DEFAULT", 4, 32, saturating_casts=True),
-    Processor("sse2", X86, "x86-64", "", "sse2", None, 4, 16),
+    Processor("sse2", X86, "x86-64", "", "sse2", None, 4, 16, fma=False),
 )
-SCALAR = Processor("scalar", "", "generic", "", "", None, 1, 16)  # without vectors
+SCALAR = Processor("scalar", "", "generic", "", "", None, 1, 16, fma=False)  # without vectors
 PROCESSORS: Mapping[str, Processor] = {p.name: p for p in LEVELS if p.capability is not None}
 
 

@@ -13,7 +13,7 @@ from tofuse.backends.cpu.cost.products import (
     product_costs,
     streamed_rows,
 )
-from tofuse.backends.cpu.processors import PROCESSORS
+from tofuse.backends.cpu.processors import LEVELS, PROCESSORS, SCALAR
 from tofuse.cost.machine import default_machine
 from tofuse.cost.thresholds import MIN_TILED_PRODUCT_ROWS
 from tofuse.ir.schedule import Target
@@ -65,7 +65,8 @@ def test_products_of_blocks_follow_the_processor():
     assert blocked_rows(avx2).keys() == {DType.F16, DType.BF16}
     assert streamed_rows(avx2).keys() == {DType.F32, DType.F16, DType.BF16}
     assert blocked_dtypes(PROCESSORS["neon"].target(2)) == {DType.F32}
-    assert not blocked_dtypes(Target(1, 2))
+    for level in (SCALAR, *(p for p in LEVELS if p.name == "sse2")):
+        assert not blocked_dtypes(level.target(2))
     assert blocked_dtypes(plain) == {DType.F32, DType.F16}
     assert blocked_dtypes(replace(plain, native_f16=True)) == {DType.F32}
     assert blocked_rows(plain).keys() == {DType.F16, DType.I8}

@@ -5,6 +5,8 @@ import torch
 
 import tofuse
 from tests.support.kernels import kernel, run_llvm
+from tofuse.backends.cpu.llvm import loop_emitter
+from tofuse.backends.cpu.llvm.unroll_and_jam import can_copy
 from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
 from tofuse.cost.thresholds import REDUCED_ROWS
 from tofuse.ir.parse_schedule import parse_schedule
@@ -73,16 +75,34 @@ def product(op: str, m: int, n: int, g: int, k: int):
 @pytest.mark.parametrize(
     ("m", "n", "g", "k"), [(1, 40, 3, 33), (3, 100, 2, 20), (5, 17, 1, 65), (8, 64, 4, 8)]
 )
-def test_rows_and_depth_at_once(op, m, n, g, k):
-    """Several iterations of both loops around the vector loop run at the same time."""
+def test_rows_and_depth_at_once(op, m, n, g, k, monkeypatch):
+    """Several iterations of both loops around the vector loop run at the same time.
+
+    Not of rows around the depth, if the sums have stages: loops inside would fold one row's only.
+    """
+    asked: list[tuple[str, bool]] = []
+
+    def recorded(node, nest, reductions, **options):
+        is_copied = can_copy(node, nest, reductions, **options)
+        if reductions.in_scratch:
+            asked.append((node.loop.axis, is_copied))
+        return is_copied
+
+    monkeypatch.setattr(loop_emitter, "can_copy", recorded)
     w, x, s = torch.randn(g, k, n), torch.randn(m, g, k), torch.randn(g, n)
     terms = x[..., None] * (w * s[:, None])
     expected = terms.sum((1, 2)) if op == "sum" else terms.amax((1, 2))
-    for order in ("n/16 g k jam 4 m jam 3 n", "g k jam 8 m jam 2 n", "n/32 m jam 2 g k jam 2 n"):
+    for order, copied in (
+        ("n/16 g k jam 4 m jam 3 n", "km"),
+        ("g k jam 8 m jam 2 n", "km"),
+        ("g m jam 2 k jam 8 n", "mk" if op == "amax" or g * k <= 16 else "k"),
+    ):
+        asked.clear()
         schedule = parse_schedule(f"order {order}; parallel 1; vector 16; unroll 2")
         buffers = {"w": w, "x": x, "s": s, "y": torch.empty(m, n)}
         found = run_llvm(product(op, m, n, g, k), schedule, buffers, {}, threads=2)["y"]
         torch.testing.assert_close(found.view(m, n), expected, rtol=1e-5, atol=1e-4)
+        assert {axis for axis, is_copied in asked if is_copied} == set(copied)
 
 
 def test_stages_of_long_sums():
@@ -99,6 +119,17 @@ def test_stages_of_long_sums():
         schedule = parse_schedule(f"order {order}; parallel 0; vector 16; unroll 1")
         found = run_llvm(k, schedule, {"x": x, "y": torch.empty(32)}, {})["y"]
         assert ((found - x.double().sum(0)).abs() / found).max() < 3e-7
+
+
+def test_stages_of_rows_around_the_depth():
+    m, n, g, k = 4, 16, 64, 512
+    w, x, s = torch.rand(g, k, n), torch.rand(m, g, k), torch.rand(g, n)
+    exact = torch.einsum("mgk,gkn->mn", x.double(), (w * s[:, None]).double())
+    for order in ("g m k n", "g m jam 4 k n", "g m jam 2 k jam 8 n", "g k jam 8 m jam 4 n"):
+        schedule = parse_schedule(f"order {order}; parallel 0; vector 16; unroll 1")
+        buffers = {"w": w, "x": x, "s": s, "y": torch.empty(m, n)}
+        found = run_llvm(product("sum", m, n, g, k), schedule, buffers, {})["y"].view(m, n)
+        assert ((found - exact) / exact).abs().max() < 4e-7
 
 
 def jams(text: str) -> dict[str, int]:
@@ -118,6 +149,14 @@ def test_choice():
     assert not jams(text.format(rows=1000, body=row))
     guarded = f"g = in_range [i] 2 900 : b1\n{column.replace(' : f32', ' if g : f32', 1)}"
     assert not jams(text.format(rows=1000, body=guarded))
+
+
+def test_random_numbers_come_in_blocks_of_columns():
+    def masked(x):
+        return torch.nn.functional.dropout(x, 0.3).sum(0)
+
+    report = tofuse.explain(masked)(torch.randn(1000, 256))
+    assert not any(" jam " in k.loops for k in report.kernels)
 
 
 def test_choice_for_products():

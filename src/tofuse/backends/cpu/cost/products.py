@@ -22,7 +22,7 @@ from tofuse.cost.thresholds import (
     MAX_KERNEL_ROWS_F16,
     MAX_KERNEL_ROWS_F32,
     MAX_KERNEL_ROWS_F32_AVX2,
-    MIN_BLOCKED_PRODUCT_ROWS,
+    MIN_BLOCKED_PRODUCT_SIDE,
     MIN_PRODUCT_GAIN,
     MIN_TILED_PRODUCT_ROWS,
     PACKED_COLUMNS,
@@ -98,7 +98,8 @@ def is_faster(own_us: float, library_us: float) -> bool:
 def streamed_rows(target: Target) -> Mapping[DType, range]:
     """Return the rows that our kernels multiply by a weight in memory faster than the library.
 
-    PyTorch has a fast operator for one row of float16.
+    PyTorch has a fast operator for one row of float16. Its float32 products pack the weight from
+    two rows on where they use AVX2.
     """
     if target.lanes < AVX2_LANES:
         return {}
@@ -115,7 +116,7 @@ def streamed_rows(target: Target) -> Mapping[DType, range]:
 
 def blocked_dtypes(target: Target) -> frozenset[DType]:
     """Return the dtypes of products that blocks compute as fast as the library does."""
-    if target.lanes == 1:
+    if not target.fma:
         return frozenset()
     has_bf16 = target.bf16_dot or target.bf16_tiles or _converts_one_by_one(DType.BF16, target)
     found = {DType.F32: True, DType.BF16: has_bf16}
@@ -130,16 +131,16 @@ def blocked_rows(target: Target) -> Mapping[DType, int]:
     those of bfloat16 keep tiles (AMX) less busy.
     """
     dtypes = (dtype for dtype in (DType.BF16, DType.F16) if _converts_one_by_one(dtype, target))
-    found = dict.fromkeys(dtypes, MIN_BLOCKED_PRODUCT_ROWS)
+    found = dict.fromkeys(dtypes, MIN_BLOCKED_PRODUCT_SIDE)
     if target.avx512:
-        found[DType.I8] = MIN_BLOCKED_PRODUCT_ROWS
+        found[DType.I8] = MIN_BLOCKED_PRODUCT_SIDE
     return found | {DType.BF16: MIN_TILED_PRODUCT_ROWS} if target.bf16_tiles else found
 
 
 def _converts_one_by_one(dtype: DType, target: Target) -> bool:
     """Whether PyTorch's products convert each element of a dtype by itself.
 
-    They do on x86 processors: those of float16 without arithmetic on it, those of bfloat16 without
+    They do on x86: of float16 if the processor has no arithmetic on it, of bfloat16 if it has no
     AVX-512.
     """
     if target.lanes < AVX2_LANES:

@@ -46,9 +46,9 @@ OuterAccumulator = Union[RegisterAccumulator, Accumulator]  # noqa: UP007
 class ActiveReductions:
     """The accumulators of reductions in progress, by name: in registers and in scratch arrays.
 
-    Copies of a reduction for iterations that run at the same time have arrays in `copied_arrays`,
-    which are parts of the original's. `array_terms` are the arguments that a reduction combines at
-    once, if they are several.
+    `copied_arrays` has the arrays of copies of a reduction, for iterations that run at the same
+    time: each is the original's, addressed at the copy's iteration. `array_terms` has, for a
+    reduction that takes several iterations at once, the argument of each.
     """
 
     def __init__(self, nest: Nest) -> None:
@@ -113,7 +113,7 @@ class ActiveReductions:
         return self.in_scratch.get(name) or self.copied_arrays.get(name)
 
     def is_column_reduction(self, r: Reduce) -> bool:
-        """Whether a reduction adds whole vectors to an array."""
+        """Whether a reduction of other axes than that of the vectors is in an array."""
         has_columns = self.nest.schedule.vector > 1
         has_columns &= self.nest.schedule.loops[-1].axis not in r.over
         return has_columns and r.position is None and self.array_of(r.name) is not None
@@ -220,8 +220,8 @@ class ActiveReductions:
     ) -> None:
         """After an iteration of the loops `done`, fold the due stages of sums updated in `body`.
 
-        Later passes run the same loops without updating these sums. An iteration over several
-        `rows` counts as one step.
+        Later passes run the same loops without updating these sums. An iteration takes `rows`
+        steps, and stages are folded after `rows` times as many.
         """
         updated = set(_reductions_in(body)) if self.in_scratch or self.in_registers else set()
         for a in self.in_scratch.values():

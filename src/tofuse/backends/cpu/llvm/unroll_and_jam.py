@@ -1,8 +1,8 @@
 """Unroll and jam: copies of the statements of a loop for several iterations at the same time.
 
 A load that the iterations share then runs once for all, and their sums have accumulators of their
-own, so that one sum does not wait for another. Iterations of a sum in an array are added together
-before they are added to the array.
+own, so that one sum does not wait for another. If a sum is in an array, the terms of these
+iterations are first added to each other, then once to the array.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tofuse.ir.nest import Accumulator, For, Nest, Node, Reload, Scratch, StmtNo
 def can_copy(node: For, nest: Nest, reductions: ActiveReductions, *, is_whole: bool) -> bool:
     """Whether iterations of a loop may run at the same time: registers hold what they compute.
 
-    Iterations of a sum do if the loop updates the sum, and is whole: no loop over a tile, whose
-    first iteration may be any.
+    If a sum runs over the loop's axis, the loop must update the sum and be whole: a loop over a
+    tile may begin anywhere, so that folds of stages would miss their steps.
     """
     axis, jam = node.loop.axis, node.loop.jam
     if any(isinstance(s, Reduce) and axis in s.over for s in nest.kernel.body):
-        is_power = jam & (jam - 1) == 0  # as the steps after which stages are folded
+        is_power = jam & (jam - 1) == 0  # so that it divides the steps between folds
         if not is_whole or not is_power or not any(_sums_over(axis, node.body)):
             return False
     return _Copier(axis, reductions).can_copy(node.body, nest.spills.keys())
@@ -55,11 +55,16 @@ class _Copier:
     known: ActiveReductions
 
     def can_copy(
-        self, nodes: Sequence[Node], spilled: Iterable[str], begun: frozenset[str] = frozenset()
+        self,
+        nodes: Sequence[Node],
+        spilled: Iterable[str],
+        begun: frozenset[str] = frozenset(),
+        inside: frozenset[str] = frozenset(),
     ) -> bool:
         """Whether registers hold all values in these nodes that depend on the axis.
 
-        `begun` are the reductions that began inside the loop over it.
+        `begun` are the reductions that began inside the loop over it, `inside` the axes of the
+        loops between that loop and the nodes.
         """
         names = frozenset(spilled)
         for node in nodes:
@@ -69,20 +74,32 @@ class _Copier:
                     if any(x is not None and x.index.terms for x in arrays):
                         return False
                     own = begun.union(a.reduce.name for a in node.reductions)
-                    if not self.can_copy(node.body, names, own):
+                    if not self.can_copy(node.body, names, own, inside | {node.loop.axis}):
                         return False
                 case StmtNode():
                     s = node.stmt
                     if isinstance(s, Uniform):
                         return False
-                    if isinstance(s, Reduce) and s.name not in begun:
-                        if not self.known.is_column_reduction(s):
-                            return False
-                        if self.axis not in s.over and not self._varies(s.name):
-                            return False
+                    if isinstance(s, Reduce) and not (
+                        s.name in begun or self._can_copy_column_reduction(s, inside)
+                    ):
+                        return False
                     if not isinstance(s, Store) and s.name in names and self._varies(s.name):
                         return False
         return True
+
+    def _can_copy_column_reduction(self, s: Reduce, inside: frozenset[str]) -> bool:
+        """Whether iterations of a reduction that began outside of the loop have parts of an array.
+
+        Loops `inside` would fold the stages of the first part only.
+        """
+        if not self.known.is_column_reduction(s):
+            return False
+        if self.axis in s.over:
+            return True
+        a = self.known.array_of(s.name)
+        has_stages = a is not None and a.stages
+        return self._varies(s.name) and not (has_stages and inside.intersection(s.over))
 
     def copies(self, nodes: Sequence[Node], count: int) -> Iterator[Node]:
         """Yield the nodes, each followed by its copies for later iterations."""
@@ -152,8 +169,9 @@ class _Copier:
         def part(scratch: Scratch) -> Scratch:
             return replace(scratch, index=self._index(scratch.index, r))
 
-        array, stages = None if a.array is None else part(a.array), tuple(map(part, a.stages))
-        self.known.copied_arrays[copied.name] = Accumulator(copied, array, None, stages)
+        assert a.array is not None
+        stages = tuple(map(part, a.stages))
+        self.known.copied_arrays[copied.name] = Accumulator(copied, part(a.array), None, stages)
         if s.name in self.known.array_terms:
             terms = self.known.array_terms[s.name]
             self.known.array_terms[copied.name] = tuple(self._name(t, r) for t in terms)

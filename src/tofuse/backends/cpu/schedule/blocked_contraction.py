@@ -20,7 +20,7 @@ from tofuse.cost.thresholds import (
     BLOCK_MICROPANELS,
     BLOCKED_TASKS_PER_THREAD,
     MAX_PRODUCT_TILE_ROWS,
-    MIN_BLOCKED_PRODUCT_ROWS,
+    MIN_BLOCKED_PRODUCT_SIDE,
     MIN_PRODUCT_TILE_COLUMNS,
     PANEL_COLUMNS,
     PANEL_DEPTH,
@@ -81,10 +81,10 @@ class _Analysis:
 def blocked_schedule(kernel: Kernel, target: Target) -> BlockedSchedule | None:
     """Return the tiles of a kernel of products; None if it has none that run by blocks."""
     found = _analyze(kernel)
-    if found is None or target.lanes == 1:
+    if found is None or not target.fma:
         return None
     rows, columns = (kernel.extent(a) for a in (found.rows, found.columns))
-    if min(size_hint(rows), size_hint(columns)) < MIN_BLOCKED_PRODUCT_ROWS:
+    if min(size_hint(rows), size_hint(columns)) < MIN_BLOCKED_PRODUCT_SIDE:
         return None
     tile_rows = min(MAX_PRODUCT_TILE_ROWS, static_or(rows, MAX_PRODUCT_TILE_ROWS))
     outer = math.prod(size_hint(kernel.extent(a)) for a in found.outer)

@@ -253,8 +253,8 @@ def _column_tile(
     random = any(isinstance(s, Uniform) for s in k.kernel.body)
     unit = PHILOX_BLOCK if per_thread >= PHILOX_BLOCK or random else WHOLE_LINE_ELEMENTS
     rows = math.prod(k.extent(a) for a in (*outer, *inner) if a in k.reduced)
-    are_read_once = not k.rescanned or 8 * extent * rows <= target.l2_bytes
-    widest = MAX_CACHED_COLUMNS if are_read_once else MAX_COLUMNS_PER_TASK
+    reads_memory_once = not k.rescanned or 8 * extent * rows <= target.l2_bytes
+    widest = MAX_CACHED_COLUMNS if reads_memory_once else MAX_COLUMNS_PER_TASK
     return min(widest, -(-per_thread // unit) * unit)
 
 

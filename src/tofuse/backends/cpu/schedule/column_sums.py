@@ -1,8 +1,8 @@
 """Loops of sums whose columns are contiguous: vectors of several rows are added at once.
 
-The sums of a tile of columns stay in the L1 cache, where each addition reads and writes them. A sum
-of several rows of a factor takes one addition, and each row is a stream of memory of its own. If a
-factor serves several rows of the result, these run at once, too.
+The sums of a tile of columns stay in the L1 cache. Several rows of a factor are added in registers
+first, so that the sums are read and written once for all of them; each row is a stream of memory of
+its own. If a row of a factor serves several rows of the result, these are computed at once as well.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from tofuse.cost.thresholds import (
     REDUCED_ROWS,
 )
 from tofuse.ir.dims import size_hint, static_or
-from tofuse.ir.kernel import Gather, InRange, Kernel, Load, Reduce, Stmt
+from tofuse.ir.kernel import Gather, InRange, Kernel, Load, Reduce, Stmt, Uniform
 from tofuse.ir.schedule import Loop
 
 
 def column_order(kernel: Kernel, axes: ContractionAxes) -> list[str]:
-    """Return the axes of contractions along vectors of columns, without that of the vectors.
+    """Return the order of the loops around the vector loop, if vectors run along columns.
 
-    Few rows are inside the depth, so that each vector of the largest factor is read once.
+    If the rows are few, their loops are inside those of the depth: each vector of the largest
+    factor is then read once.
     """
     *columns, _ = axes.columns
     rows = math.prod(size_hint(kernel.extent(a)) for a in axes.rows)
@@ -45,6 +46,8 @@ def jammed_column_sums(
     sums = [s for s in kernel.body if isinstance(s, Reduce)]
     if not sums or any(columns.axis in s.over or s.position is not None for s in sums):
         return tuple(loops)
+    if any(isinstance(s, Uniform) for s in kernel.body):
+        return tuple(loops)  # random numbers come in blocks of many columns
     depth = {a for s in sums for a in s.over}
     if around.axis in depth:
         return (*outer, _jammed_depth(kernel, around, depth, None, stmt_axes), columns)
@@ -69,19 +72,20 @@ def _jammed_depth(
     kernel: Kernel,
     loop: Loop,
     depth: Collection[str],
-    rows: Loop | None,
+    row_loop: Loop | None,
     stmt_axes: Mapping[Stmt, frozenset[str]],
 ) -> Loop:
-    """Return the innermost loop over the depth of sums: several iterations at once if it pays.
+    """Return the innermost loop over the depth of sums: several iterations at once.
 
-    `rows` is the loop inside it, if there is one.
+    One at a time if the sums are short or loads are guarded. `row_loop` is the loop inside it, if
+    there is one.
     """
     own = [s for s in kernel.body if loop.axis in stmt_axes[s]]
     has_guards = any(isinstance(s, InRange) or (isinstance(s, Load) and s.guard) for s in own)
     terms = math.prod(static_or(kernel.extent(a), 1 << 20) for a in depth)
     if loop.strip or has_guards or terms < 4 * REDUCED_ROWS:
         return loop
-    copies = sum(rows.jam if rows and rows.axis in stmt_axes[s] else 1 for s in own)
+    copies = sum(row_loop.jam if row_loop and row_loop.axis in stmt_axes[s] else 1 for s in own)
     jam = min(REDUCED_ROWS, static_or(kernel.extent(loop.axis), REDUCED_ROWS))
     jam = max(1, min(jam, MAX_COPIED_STATEMENTS // copies))
     return replace(loop, jam=1 << (jam.bit_length() - 1))

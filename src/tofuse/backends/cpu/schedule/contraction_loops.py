@@ -41,7 +41,7 @@ class ContractionAxes:
 def contraction_axes(
     kernel: Kernel, vector: str, order: Sequence[str], rescanned: frozenset[str]
 ) -> ContractionAxes | None:
-    """Return the axes of the contractions whose depth or columns run along a vector axis.
+    """Return the axes of the contractions whose depth or columns include the vector axis.
 
     None if there are none. `order` has all axes of the kernel, outermost first. A later pass reads
     the axes `rescanned` once more; a kernel with such axes has no contraction here.

@@ -56,7 +56,7 @@ def microkernel_function(
     unless they are `fused` with the addition. Of bfloat16 and int16, whose sums are int32, a step
     of the depth is a pair of elements. A step of packed B has WIDTH elements, of which the first
     `columns` are multiplied.
-    C is `is_whole` if it has all of these rows and columns, and no bias. What the function calls
+    `is_whole`: C has all of these rows and columns, and there is no bias. What the function calls
     is added to `declarations`.
     """
     kernel = _Microkernel(rows, depth_major, by_row, fused, dtype, columns, is_whole)

@@ -25,13 +25,13 @@ from tofuse.ir.schedule import Target
 
 WIDTH = 2 * LANES  # columns of B in a micropanel
 AMX_MICROPANEL_ROWS = 32
-MAX_ROWS = 14  # of AVX-512
+MAX_ROWS = 14  # of C in registers, with AVX-512
 
 
 def microkernel_size(target: Target) -> tuple[int, int]:
-    """Return the most rows, and the columns of C in registers.
+    """Return how many rows and columns of C fit in the registers.
 
-    Beside them, registers hold a row of B and a number of A.
+    A row of B and one number of A fit beside them.
     """
     columns = WIDTH if target.native_lanes == LANES else LANES
     vectors = columns // target.native_lanes
@@ -126,9 +126,10 @@ def pack_transposed() -> str:
 def transposing_pack_function(name: str, declarations: dict[str, str], *, padded: bool) -> str:
     """Pack an operand that is contiguous along the sum into depth-major micropanels.
 
-    Blocks are transposed in registers. Zeros follow the depth, up to a multiple of a vector; what
-    follows in the operand, if its lines are `padded` with that many numbers. Lines outside the
-    block are zeros, or repeat the first line. What the function calls is added to `declarations`.
+    Blocks are transposed in registers. The depth is rounded up to a multiple of a vector. The added
+    steps, and the lines outside the block, are zeros. If `padded`, each line must be readable that
+    far: the added steps are what is there, and lines outside the block repeat the first. What the
+    function calls is added to `declarations`.
     """
     f = FunctionBuilder()
     with f.loop("0", "%lines", str(WIDTH)) as first:
