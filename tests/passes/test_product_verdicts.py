@@ -34,4 +34,6 @@ def test_verdicts_say_why_a_product_stays_in_the_library():
     assert not verdicts(layer, x, *codes)
     few = torch.randint(-9, 9, (40, 8), dtype=torch.int8), torch.rand(40, 1)
     (slower,) = verdicts(layer, torch.randn(4096, 8), *few)
-    assert re.fullmatch(r"library call: [\d,.]+ us for .*; that kernel would take [\d,.]+ us", slower)
+    assert re.fullmatch(
+        r"library call: [\d,.]+ us for .*; that kernel would take [\d,.]+ us", slower
+    )

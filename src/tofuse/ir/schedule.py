@@ -60,17 +60,11 @@ class Microkernel(Enum):
     F32 = "f32"
     BF16_PAIRS = "bf16_pairs"  # AVX512-BF16
     BF16_TILES = "bf16_tiles"  # AMX
-    I16_PAIRS = "i16_pairs"  # AVX-512
 
     @property
     def dtype(self) -> DType:
         """The dtype of the packed factors."""
-        return _PACKED_DTYPES[self]
-
-    @property
-    def sum_dtype(self) -> DType:
-        """The dtype of the sums."""
-        return DType.I32 if self is Microkernel.I16_PAIRS else DType.F32
+        return DType.F32 if self is Microkernel.F32 else DType.BF16
 
     @property
     def step_elements(self) -> int:
@@ -81,14 +75,6 @@ class Microkernel(Enum):
     def depth_multiple(self) -> int:
         """The number of elements of a line is rounded up to a multiple of this one, with zeros."""
         return 32 if self is Microkernel.BF16_TILES else self.step_elements
-
-
-_PACKED_DTYPES = {
-    Microkernel.F32: DType.F32,
-    Microkernel.BF16_PAIRS: DType.BF16,
-    Microkernel.BF16_TILES: DType.BF16,
-    Microkernel.I16_PAIRS: DType.I16,
-}
 
 
 @dataclass(frozen=True)

@@ -235,12 +235,9 @@ def reduce_rows(kind: str, rows: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _contract(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the products of matrices, accumulated in float32 or float64 and rounded once.
-
-    Those of integers are accumulated in the result's dtype.
-    """
-    if dtype is a.dtype or not a.is_floating_point():
-        return torch.matmul(a.to(dtype), b.to(dtype))
+    """Return the products of matrices, accumulated in float32 or float64 and rounded once."""
+    if dtype is a.dtype:
+        return torch.matmul(a, b)
     return torch.matmul(a.to(_wide(a.dtype)), b.to(_wide(b.dtype))).to(dtype)
 
 

@@ -128,8 +128,7 @@ def _reduce(op: Op) -> TensorType:
 def _contract(op: Op) -> TensorType:
     a, b = op.inputs
     (*batch, m, k), (*other_batch, depth, n) = a.shape, b.shape
-    has_product = a.dtype.is_float or a.dtype in (DType.I8, DType.U8)
-    if (batch, k, a.dtype) != (other_batch, depth, b.dtype) or not has_product:
+    if (batch, k, a.dtype) != (other_batch, depth, b.dtype) or not a.dtype.is_float:
         raise VerifyError(f"contract: {a.type} does not fit {b.type}")
     return TensorType((*batch, m, n), _dtype(op), a.type.device)
 

@@ -25,11 +25,7 @@ from tofuse.ir.region import Region
 from tofuse.ir.rules import Reason, Rule
 from tofuse.ir.types import DType
 from tofuse.ops.table import OPS, Pattern
-from tofuse.passes.contract_products import (
-    contract_products,
-    is_contractible,
-    is_integer_product,
-)
+from tofuse.passes.contract_products import contract_products, is_contractible
 from tofuse.passes.product_verdicts import factors_of, weight_of
 
 SOURCES = (Pattern.OPAQUE, Pattern.SOURCE, Pattern.RANDOM)
@@ -120,8 +116,7 @@ def _slower_products(
 
 def faster_products(graph: Graph, costs_of: CostsOf) -> frozenset[Value]:
     """Return the results of products with weights in memory that kernels compute faster."""
-    calls = (op for op in graph.ops if op.kind == "opaque")
-    products = (op for op in calls if is_contractible(op) or is_integer_product(op))
+    products = (op for op in graph.ops if op.kind == "opaque" and is_contractible(op))
     return frozenset(op.result for op in products if _is_faster(op, costs_of))
 
 

@@ -21,7 +21,7 @@ def contract_products(graph: Graph, chosen: Set[Value], *, widen: bool = False) 
     if not chosen:
         return graph
     rule = partial(product_of_matrices, chosen=chosen, widen=widen)
-    return rewrite(graph, {"opaque": (rule, partial(product_of_integers, chosen=chosen))})
+    return rewrite(graph, {"opaque": (rule,)})
 
 
 def is_contractible(op: Op) -> bool:
@@ -32,21 +32,6 @@ def is_contractible(op: Op) -> bool:
     *_, x, w = operands
     shapes_match = x.shape[:-2] == w.shape[:-2] and x.shape[-1:] == w.shape[-2:-1]
     return op.result.dtype in CONTRACTED_DTYPES and len(w.shape) >= 2 and shapes_match
-
-
-def is_integer_product(op: Op) -> bool:
-    """Whether a library call is a product of 8-bit integers that a contraction can replace."""
-    return op.attr("target") == "aten._int_mm.default" and len(op.argument_tensors or ()) == 2
-
-
-def product_of_integers(op: Op, rewriter: Rewriter, *, chosen: Set[Value]) -> Replacement | None:
-    """_int_mm(x, w) = contract(x, w), summed in int32"""
-    if chosen.isdisjoint(op.results) or not is_integer_product(op):
-        return None
-    x, w = op.argument_tensors or ()
-    builder = ProductBuilder(op, rewriter)
-    builder.add("contract", x, w, dtype=op.result.dtype)
-    return builder.replacement()
 
 
 def product_of_matrices(

@@ -181,8 +181,7 @@ def _contract(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> A
         factors.append(emit_convert(self.compute, factor, source.opmath, dtype))
     product = self.compute("mul", tuple(factors), dtype, dtype)
     if not depth:  # a sum of -0.0 is 0.0
-        zero = Scalar(0.0 if dtype.is_float else 0)
-        return self.compute("add", (product, zero), dtype, dtype)
+        return self.compute("add", (product, Scalar(0.0)), dtype, dtype)
     over = tuple(self.axes[a].name for a in depth)
     return self.add(Reduce(self.fresh(), "sum", product, over, dtype))
 

@@ -69,7 +69,7 @@ def test_products_of_blocks_follow_the_processor():
         assert not blocked_dtypes(level.target(2))
     assert blocked_dtypes(plain) == {DType.F32, DType.F16}
     assert blocked_dtypes(replace(plain, native_f16=True)) == {DType.F32}
-    assert blocked_rows(plain).keys() == {DType.F16, DType.I8}
+    assert blocked_rows(plain).keys() == {DType.F16}
     for field in ("bf16_dot", "bf16_tiles"):
         assert DType.BF16 in blocked_dtypes(replace(plain, **{field: True}))
     assert DType.BF16 not in blocked_rows(replace(plain, bf16_dot=True))

@@ -26,7 +26,6 @@ from tofuse.ir.schedule import Microkernel
 SPEEDUP_OVER_F32 = {
     Microkernel.F32: 1.0,
     Microkernel.BF16_PAIRS: 2.0,
-    Microkernel.I16_PAIRS: 2.0,
     Microkernel.BF16_TILES: BF16_TILES_SPEEDUP,
 }
 

@@ -127,13 +127,10 @@ def blocked_dtypes(target: Target) -> frozenset[DType]:
 def blocked_rows(target: Target) -> Mapping[DType, int]:
     """Return the rows from which blocks compute a product faster than the library does.
 
-    The keys are dtypes of factors. PyTorch's products of integers use a fraction of the processor,
-    those of bfloat16 keep tiles (AMX) less busy.
+    PyTorch's products of bfloat16 keep tiles (AMX) less busy.
     """
     dtypes = (dtype for dtype in (DType.BF16, DType.F16) if _converts_one_by_one(dtype, target))
     found = dict.fromkeys(dtypes, MIN_BLOCKED_PRODUCT_SIDE)
-    if target.avx512:
-        found[DType.I8] = MIN_BLOCKED_PRODUCT_SIDE
     return found | {DType.BF16: MIN_TILED_PRODUCT_ROWS} if target.bf16_tiles else found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tofuse.analysis.live_statements import live_statements
 from tofuse.backends.cpu.llvm.matmul.masked_vectors import LANES
@@ -94,8 +94,6 @@ def blocked_schedule(kernel: Kernel, target: Target) -> BlockedSchedule | None:
     panels = -(-size_hint(columns) // max(MIN_PRODUCT_TILE_COLUMNS, min(PANEL_COLUMNS, per_task)))
     tile_columns = -(-size_hint(columns) // (panels * WIDTH)) * WIDTH
     microkernel = _microkernel(found, target)
-    if microkernel is None:
-        return None
     is_tiled = microkernel is Microkernel.BF16_TILES
     most, micro_columns = microkernel_size(target)
     micro_rows = AMX_MICROPANEL_ROWS if is_tiled else micropanel_rows(rows, most)
@@ -104,16 +102,12 @@ def blocked_schedule(kernel: Kernel, target: Target) -> BlockedSchedule | None:
     )
 
 
-def _microkernel(found: _Analysis, target: Target) -> Microkernel | None:
-    """Return the fastest instruction for the factors of a kernel; None if there is none.
+def _microkernel(found: _Analysis, target: Target) -> Microkernel:
+    """Return the fastest instruction for the factors of a kernel.
 
     Those for bfloat16 need factors that bfloat16 holds exactly. They flush subnormal factors to
-    zero. Those for integers need factors of 16 bits.
+    zero.
     """
-    if found.sums[0].dtype is DType.I32:
-        factors = [found.kernel.definitions[v] for pair in found.factors for v in pair]
-        is_i16 = all(isinstance(d, Compute) and d.op == "convert" for d in factors)
-        return Microkernel.I16_PAIRS if is_i16 and target.avx512 else None
     is_bf16 = all(_is_bf16(found.kernel, v) for pair in found.factors for v in pair)
     if is_bf16 and target.bf16_tiles:
         return Microkernel.BF16_TILES
@@ -184,9 +178,7 @@ def _analyze(kernel: Kernel) -> _Analysis | None:
     """
     value_axes, stmt_axes = iteration_axes(kernel)
     sums = tuple(s for s in kernel.body if isinstance(s, Reduce))
-    if not sums or any(s.op != "sum" or s.dtype is not sums[0].dtype for s in sums):
-        return None
-    if sums[0].dtype not in (DType.F32, DType.I32):
+    if not sums or any(s.op != "sum" or s.dtype is not DType.F32 for s in sums):
         return None
     result = value_axes[sums[0].name]
     stores = [s for s in kernel.body if isinstance(s, Store)]
@@ -226,7 +218,7 @@ def _factors(
 ) -> tuple[str, str] | None:
     """Return the factors of a sum of products that both run over its depth."""
     product = kernel.definitions[s.arg]
-    if not isinstance(product, Compute) or product.op != "mul" or product.dtype is not s.dtype:
+    if not isinstance(product, Compute) or product.op != "mul" or product.dtype is not DType.F32:
         return None
     x, y = product.args
     if not isinstance(x, str) or not isinstance(y, str):
@@ -293,9 +285,6 @@ class _Builder:
         match self.kernel.definitions[value]:
             case Compute(op="round_bf16", args=(str(unrounded),)) if several:
                 value = unrounded  # the store rounds
-            case Compute(op="convert") as convert if microkernel is Microkernel.I16_PAIRS:
-                narrow = replace(convert, dtype=DType.I16)
-                stmts = [narrow if s is convert else s for s in stmts]
         store = Store(PACKED_BUFFER, make_affine(terms), value, microkernel.dtype)
         packed = Buffer(PACKED_BUFFER, microkernel.dtype, "out")
         hints = {line: WIDTH, depth[0]: step}
@@ -311,14 +300,13 @@ class _Builder:
     def epilogue(self, tile_stride: int) -> Nest:
         """Return the nest that computes the stored values from the tiles of the sums."""
         rows, columns = self.schedule.rows, self.schedule.columns
-        dtype = self.schedule.microkernel.sum_dtype
         sums = {s: n for n, s in enumerate(self.found.sums)}
         tile = make_affine([(rows, tile_stride), (columns, 1)])
         body: list[Stmt] = [
-            Load(s.name, tile_buffer(sums[s]), tile, dtype) if s in sums else s
+            Load(s.name, tile_buffer(sums[s]), tile, DType.F32) if s in sums else s
             for s in self.kernel.body
         ]
-        tiles = [Buffer(tile_buffer(n), dtype, "in") for n in range(len(sums))]
+        tiles = [Buffer(tile_buffer(n), DType.F32, "in") for n in range(len(sums))]
         hints = {rows: self.schedule.tile_rows, columns: self.schedule.tile_columns}
         return self._block("epilogue", live_statements(body), hints, (), tiles)
 

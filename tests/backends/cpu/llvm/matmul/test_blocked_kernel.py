@@ -78,22 +78,6 @@ kernel k(i: in i64, w: in f32, x: in f32, y: out f32) over m:{m} n:{n} k:{k} {{
 """
 
 
-INTEGERS = """
-kernel k(w: in {dtype}, x: in i8, s: in f32, y: out f32) over m:{m} n:{n} k:{k} {{
-  v0 = load w[({k})*n + k] : {dtype}
-  v1 = convert v0 of {dtype} : i32
-  v2 = load x[({k})*m + k] : i8
-  v3 = convert v2 of i8 : i32
-  v4 = mul v3 v1 of i32 : i32
-  v5 = reduce sum<k> v4 : i32
-  v6 = convert v5 of i32 : f32
-  v7 = load s[n] : f32
-  v8 = mul v6 v7 of f32 : f32
-  store y[({n})*m + n] v8 : f32
-}}
-"""
-
-
 def backend(target=TARGET) -> CpuBackend:
     made = cost_oracle(target, default_machine(2, target.lanes)).backend("cpu")
     assert isinstance(made, CpuBackend)
@@ -184,23 +168,6 @@ def test_what_is_rounded_before_a_factor_may_be_subnormal():
     a, b, x = (torch.randn(size * 64).bfloat16() for size in (40, 40, 20))
     buffers = {"a": a, "b": b, "x": x, "y": torch.empty(800).bfloat16()}
     assert_like_interpreter(text, buffers, tolerance=1e-2)
-
-
-@pytest.mark.skipif(not TARGET.avx512, reason="products of integers need AVX-512")
-@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
-@pytest.mark.parametrize("depth", [1, 2, 33, 515, 2000])
-def test_integers(dtype, depth):
-    """Sums of integers are exact, also of the largest ones and of an odd number of them."""
-    m, n, k = 37, 50, depth
-    text = INTEGERS.format(m=m, n=n, k=k, dtype="i8" if dtype == torch.int8 else "u8")
-    w = torch.randint(-128 if dtype == torch.int8 else 0, 128, (n, k)).to(dtype)
-    x, s = torch.randint(-128, 128, (m, k), dtype=torch.int8), torch.ones(n)
-    w[3], x[5] = torch.iinfo(dtype).max, -128
-    buffers = {"w": w.view(-1), "x": x.view(-1), "s": s, "y": torch.empty(m * n)}
-    for threads in (1, 2):
-        found = run(blocked(text), buffers, threads=threads)["y"].view(m, n)
-        assert torch.equal(found, (x.int() @ w.int().T).float())
-    assert backend(AVX2).blocks(kernel(text)) is None
 
 
 def test_symbolic_rows_and_columns():

@@ -23,9 +23,6 @@ from tofuse.ir.types import DType
 FMA = f"@llvm.fma.v{LANES}f32"
 PAIRS_TY = f"<{2 * LANES} x bfloat>"
 BF16_DOT = "@llvm.x86.avx512bf16.dpbf16ps.512"
-INT_TY = f"<{LANES} x i32>"
-INT_PAIRS_TY = f"<{2 * LANES} x i16>"
-I16_PRODUCTS = "@llvm.x86.avx512.pmaddw.d.512"  # sums of products of pairs
 ACCUMULATE, ADD_BIAS = 1, 2  # flags: C already holds a sum; the bias is added
 
 
@@ -53,9 +50,8 @@ def microkernel_function(
     C[r, :] = sum over k of a[r, k] * b[k, :], plus C and plus the bias if the flags in `bits` say
     so. Strides are in elements. `depth_major` is the layout of packed A (`micropanel_strides`). A
     bias `by_row` has one number per row. Products of float32 are rounded before they are added,
-    unless they are `fused` with the addition. Of bfloat16 and int16, whose sums are int32, a step
-    of the depth is a pair of elements. A step of packed B has WIDTH elements, of which the first
-    `columns` are multiplied.
+    unless they are `fused` with the addition. Of bfloat16, a step of the depth is a pair of
+    elements. A step of packed B has WIDTH elements, of which the first `columns` are multiplied.
     `is_whole`: C has all of these rows and columns, and there is no bias. What the function calls
     is added to `declarations`.
     """
@@ -84,7 +80,6 @@ class _Microkernel:
     ) -> None:
         self.rows, self.by_row, self.fused, self.dtype = rows, by_row, fused, dtype
         self.is_whole = is_whole
-        self.sum_ty = INT_TY if dtype is DType.I16 else FLOAT_TY
         self.row_stride, self.depth_stride = micropanel_strides(depth_major)
         self.f = FunctionBuilder()
         self.vectors = range(columns // LANES)
@@ -115,17 +110,12 @@ class _Microkernel:
         if self.dtype is DType.BF16:
             operands = f"{FLOAT_TY}, {PAIRS_TY}, {PAIRS_TY}"
             f.declarations[BF16_DOT] = f"declare {FLOAT_TY} {BF16_DOT}({operands})"
-        if self.dtype is DType.I16:
-            operands = f"{INT_PAIRS_TY}, {INT_PAIRS_TY}"
-            f.declarations[I16_PRODUCTS] = f"declare {INT_TY} {I16_PRODUCTS}({operands})"
         tiles = [(r, v) for r in range(self.rows) for v in self.vectors]
         f.put("br label %turn")
         f.start_block("turn")
         f.put("%k = phi i64 [ 0, %start ], [ %k.next, %work ]")
         for r, v in tiles:
-            f.put(
-                f"%s{r}.{v} = phi {self.sum_ty} [ zeroinitializer, %start ], [ %n{r}.{v}, %work ]"
-            )
+            f.put(f"%s{r}.{v} = phi {FLOAT_TY} [ zeroinitializer, %start ], [ %n{r}.{v}, %work ]")
         f.put("%more = icmp slt i64 %k, %depth")
         f.put("br i1 %more, label %work, label %done")
         f.start_block("work")
@@ -150,11 +140,6 @@ class _Microkernel:
             pairs = [f.let(f"bitcast {FLOAT_TY} {x} to {PAIRS_TY}") for x in (a, b)]
             operands = ", ".join(f"{PAIRS_TY} {x}" for x in pairs)
             return f"call {FLOAT_TY} {BF16_DOT}({FLOAT_TY} {total}, {operands})"
-        if self.dtype is DType.I16:
-            pairs = [f.let(f"bitcast {FLOAT_TY} {x} to {INT_PAIRS_TY}") for x in (a, b)]
-            operands = ", ".join(f"{INT_PAIRS_TY} {x}" for x in pairs)
-            x = f.let(f"call {INT_TY} {I16_PRODUCTS}({operands})")
-            return f"add {INT_TY} {total}, {x}"  # one instruction with AVX512-VNNI
         if self.fused:
             operands = ", ".join(f"{FLOAT_TY} {x}" for x in (a, b, total))
             return f"call {FLOAT_TY} {FMA}({operands})"
@@ -167,11 +152,9 @@ class _Microkernel:
         accumulate = f.let(f"icmp ne i64 {f.let(f'and i64 %bits, {ACCUMULATE}')}, 0")
         for (r, v), x in sums.items():
             offset = f.let(f"add i64 {f.let(f'mul i64 %stride, {r}')}, {v * LANES}")
-            ty, c = self.sum_ty, element_pointer(f, "%c", offset)
-            old = f.let(f"load {ty}, ptr {c}, align 4")
-            old = f.let(f"select i1 {accumulate}, {ty} {old}, {ty} zeroinitializer")
-            add = "add" if ty == INT_TY else "fadd"
-            f.put(f"store {ty} {f.let(f'{add} {ty} {x}, {old}')}, ptr {c}, align 4")
+            old = self._load("%c", offset)
+            old = f.let(f"select i1 {accumulate}, {FLOAT_TY} {old}, {FLOAT_TY} zeroinitializer")
+            store(f, f.let(f"fadd {FLOAT_TY} {x}, {old}"), element_pointer(f, "%c", offset))
 
     def _store(self, sums: dict[tuple[int, int], str]) -> None:
         """Store the elements that are inside C, row by row."""
