@@ -340,7 +340,7 @@ LAZY = frozenset({"llvmlite", "triton"})
 STEERED = frozenset({"fusion", "schedule", "passes", "plan", "capture", "backends"})
 # What the numbers are that steer nothing. A key is a folder, or a file and a name.
 LIMITS: Mapping[str, str] = {
-    "backends/cpu/llvm/matmul/pack.py:MAX_ROWS": "by the registers of AVX-512",
+    "backends/cpu/llvm/matmul/pack.py:AVX512_MICROKERNEL_ROWS": "by the registers of AVX-512",
     "backends/cpu/llvm/matmul/pack.py:AMX_MICROPANEL_ROWS": "of AMX",
     "backends/cpu/llvm/matmul/tile_microkernel.py:": "of AMX",
     "backends/cpu/cost/": "costs",

@@ -106,7 +106,8 @@ class Target:
     - `lanes`: 4-byte lanes of the vectors to generate.
     - `l2_bytes`: L2 cache per core.
     - `fast_gemm`: whether our matrix products are faster than PyTorch's.
-    - `native_lanes`: 4-byte lanes of a machine register, of which there are `registers`.
+    - `native_lanes`: 4-byte lanes of a vector register of the processor.
+    - `registers`: the number of its vector registers.
     - `bf16_dot`: whether the processor multiplies and adds pairs of bfloat16 (AVX512-BF16).
     - `bf16_tiles`: whether it multiplies tiles of bfloat16 (AMX), and the system permits it.
     - `native_f16`: whether the processor has arithmetic on float16, which PyTorch's products use.

@@ -26,7 +26,7 @@ from tofuse.ir.rules import Reason, Rule
 from tofuse.ir.types import DType
 from tofuse.ops.table import OPS, Pattern
 from tofuse.passes.contract_products import contract_products, is_contractible
-from tofuse.passes.product_verdicts import factors_of, weight_of
+from tofuse.passes.product_ops import factors_of, weight_of
 
 SOURCES = (Pattern.OPAQUE, Pattern.SOURCE, Pattern.RANDOM)
 

@@ -44,3 +44,14 @@ def is_float_product(op: Op, operands: tuple[Value, ...]) -> bool:
     """Whether a product is of floats of one dtype."""
     dtypes = {v.dtype for v in operands}
     return len(op.results) == 1 and op.result.dtype.is_float and dtypes == {op.result.dtype}
+
+
+def factors_of(product: Op) -> tuple[Value, Value]:
+    """Return both factors of a product of matrices; a summand precedes them."""
+    *_, left, weight = product.argument_tensors or ()
+    return left, weight
+
+
+def weight_of(product: Op) -> Value:
+    """Return the second factor of a product of matrices."""
+    return factors_of(product)[1]

@@ -7,21 +7,11 @@ from dataclasses import replace
 
 from tofuse.analysis.alias import view_chain
 from tofuse.graph_partition import Partition
-from tofuse.ir.graph import Op, Value
+from tofuse.ir.graph import Value
 from tofuse.ir.region import Verdict
 from tofuse.ir.rules import Reason, Rule
 from tofuse.passes.contract_products import is_contractible
-
-
-def weight_of(product: Op) -> Value:
-    """Return the second factor of a product."""
-    return factors_of(product)[1]
-
-
-def factors_of(product: Op) -> tuple[Value, Value]:
-    """Return both factors of a product; a summand precedes them."""
-    *_, left, weight = product.argument_tensors or ()
-    return left, weight
+from tofuse.passes.product_ops import factors_of, weight_of
 
 
 def explain_products(part: Partition, reasons: Mapping[tuple[Value, Value], Reason]) -> Partition:
@@ -29,14 +19,14 @@ def explain_products(part: Partition, reasons: Mapping[tuple[Value, Value], Reas
 
     `reasons` says why products are library calls, by both factors.
     """
+    if not reasons:
+        return part
     producers = part.graph.producers()
     known: dict[tuple[str, str], Reason] = {}
     for op in part.graph.ops:
         if op.kind == "opaque" and is_contractible(op) and factors_of(op) in reasons:
             weight = view_chain(weight_of(op), producers)[-1]
             known[weight.name, op.result.name] = reasons[factors_of(op)]
-    if not known:
-        return part
 
     def explained(v: Verdict) -> Verdict:
         reason = known.get((v.producer, v.consumer))

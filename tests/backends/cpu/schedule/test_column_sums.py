@@ -8,7 +8,7 @@ from tests.support.kernels import kernel, run_llvm
 from tofuse.backends.cpu.llvm import loop_emitter
 from tofuse.backends.cpu.llvm.unroll_and_jam import can_copy
 from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
-from tofuse.cost.thresholds import REDUCED_ROWS
+from tofuse.cost.thresholds import COLUMN_SUM_ROWS_AT_ONCE
 from tofuse.ir.parse_schedule import parse_schedule
 from tofuse.ir.schedule import Target
 
@@ -143,7 +143,7 @@ def test_choice():
     text = "kernel k(x: in f32, y: out f32) over i:{rows} j:64 {{\n{body}\n}}"
     load, store = "v0 = load x[(64)*i + j] : f32", "store y[j] v1 : f32"
     column = f"{load}\nv1 = reduce sum<i> v0 : f32\n{store}"
-    assert jams(text.format(rows=1000, body=column)) == {"i": REDUCED_ROWS}
+    assert jams(text.format(rows=1000, body=column)) == {"i": COLUMN_SUM_ROWS_AT_ONCE}
     assert not jams(text.format(rows=20, body=column))
     row = f"{load}\nv1 = reduce sum<j> v0 : f32\nstore y[i] v1 : f32"
     assert not jams(text.format(rows=1000, body=row))
@@ -165,4 +165,4 @@ def test_choice_for_products():
     text = PRODUCT.format(op="sum", m=m, n=n, g=g, k=k)
     for a, b in ((k, n), (g, k)):
         text = text.replace(f"({a}*{b})", f"({a * b})")
-    assert jams(text) == {"k": REDUCED_ROWS, "m": 4}
+    assert jams(text) == {"k": COLUMN_SUM_ROWS_AT_ONCE, "m": 4}

@@ -76,9 +76,10 @@ def _product_ns(
 
 
 def _element_ns(nest: Nest, results: int, machine: Machine) -> float:
-    """Return the ns of one element of a block, of which a nest computes so many results.
+    """Return the ns that a nest takes for one element of a block.
 
-    An axis may be unrolled: then one iteration stores several elements.
+    The nest stores `results` values for each element. If an axis is unrolled, one iteration stores
+    those of several elements.
     """
     cost = nest_cost(nest, replace(machine, threads=1))
     points = math.prod(size_hint(a.extent) for a in nest.kernel.axes)

@@ -21,8 +21,8 @@ from tofuse.cost.thresholds import (
     MAX_KERNEL_ROWS_BF16,
     MAX_KERNEL_ROWS_F16,
     MAX_KERNEL_ROWS_F32,
-    MAX_KERNEL_ROWS_F32_AVX2,
-    MIN_BLOCKED_PRODUCT_SIDE,
+    MAX_STREAMED_ROWS_F32_AVX2,
+    MIN_BLOCKED_PRODUCT_EXTENT,
     MIN_PRODUCT_GAIN,
     MIN_TILED_PRODUCT_ROWS,
     PACKED_COLUMNS,
@@ -110,7 +110,7 @@ def streamed_rows(target: Target) -> Mapping[DType, range]:
     if _converts_one_by_one(DType.BF16, target):
         found[DType.BF16] = found[DType.F16]
     if not target.avx512:
-        found[DType.F32] = range(2, MAX_KERNEL_ROWS_F32_AVX2 + 1)
+        found[DType.F32] = range(2, MAX_STREAMED_ROWS_F32_AVX2 + 1)
     return found | {DType.F32: range(1, MAX_KERNEL_ROWS_F32 + 1)} if target.fast_gemm else found
 
 
@@ -130,7 +130,7 @@ def blocked_rows(target: Target) -> Mapping[DType, int]:
     PyTorch's products of bfloat16 keep tiles (AMX) less busy.
     """
     dtypes = (dtype for dtype in (DType.BF16, DType.F16) if _converts_one_by_one(dtype, target))
-    found = dict.fromkeys(dtypes, MIN_BLOCKED_PRODUCT_SIDE)
+    found = dict.fromkeys(dtypes, MIN_BLOCKED_PRODUCT_EXTENT)
     return found | {DType.BF16: MIN_TILED_PRODUCT_ROWS} if target.bf16_tiles else found
 
 

@@ -223,7 +223,7 @@ class ActiveReductions:
         Later passes run the same loops without updating these sums. An iteration takes `rows`
         steps, and stages are folded after `rows` times as many.
         """
-        updated = set(_reductions_in(body)) if self.in_scratch or self.in_registers else set()
+        updated = set(reductions_in(body)) if self.in_scratch or self.in_registers else set()
         for a in self.in_scratch.values():
             if a.stages and a.reduce in updated and self._reduction_loops(a.reduce)[-1] in done:
                 outside, periods = self._outer_axes(a.reduce), _stage_periods(len(a.stages), rows)
@@ -331,11 +331,11 @@ def _fold_stage_of_all(
         fold_stage(emitter, acc, stage)
 
 
-def _reductions_in(nodes: Sequence[Node]) -> Iterator[Reduce]:
+def reductions_in(nodes: Sequence[Node]) -> Iterator[Reduce]:
     """Yield the reductions that these nodes update, at any depth."""
     for node in nodes:
         if isinstance(node, For):
-            yield from _reductions_in(node.body)
+            yield from reductions_in(node.body)
         elif isinstance(node, StmtNode) and isinstance(node.stmt, Reduce):
             yield node.stmt
 

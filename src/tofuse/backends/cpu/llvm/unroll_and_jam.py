@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tofuse.backends.cpu.llvm.active_reductions import ActiveReductions
+from tofuse.backends.cpu.llvm.active_reductions import ActiveReductions, reductions_in
 from tofuse.backends.cpu.llvm.value_ranges import COPY_MARK
 from tofuse.ir.kernel import AffineExpr, Reduce, StatementMap, Stmt, Store, Uniform
 from tofuse.ir.nest import Accumulator, For, Nest, Node, Reload, Scratch, StmtNode
@@ -24,18 +24,11 @@ def can_copy(node: For, nest: Nest, reductions: ActiveReductions, *, is_whole: b
     """
     axis, jam = node.loop.axis, node.loop.jam
     if any(isinstance(s, Reduce) and axis in s.over for s in nest.kernel.body):
+        updated = {a for r in reductions_in(node.body) for a in r.over}
         is_power = jam & (jam - 1) == 0  # so that it divides the steps between folds
-        if not is_whole or not is_power or not any(_sums_over(axis, node.body)):
+        if not is_whole or not is_power or axis not in updated:
             return False
     return _Copier(axis, reductions).can_copy(node.body, nest.spills.keys())
-
-
-def _sums_over(axis: str, nodes: Sequence[Node]) -> Iterator[bool]:
-    for node in nodes:
-        if isinstance(node, For):
-            yield from _sums_over(axis, node.body)
-        elif isinstance(node, StmtNode) and isinstance(node.stmt, Reduce):
-            yield axis in node.stmt.over
 
 
 def copy_iterations(node: For, count: int, reductions: ActiveReductions) -> tuple[Node, ...]:

@@ -20,7 +20,7 @@ from tofuse.cost.thresholds import (
     BLOCK_MICROPANELS,
     BLOCKED_TASKS_PER_THREAD,
     MAX_PRODUCT_TILE_ROWS,
-    MIN_BLOCKED_PRODUCT_SIDE,
+    MIN_BLOCKED_PRODUCT_EXTENT,
     MIN_PRODUCT_TILE_COLUMNS,
     PANEL_COLUMNS,
     PANEL_DEPTH,
@@ -84,7 +84,7 @@ def blocked_schedule(kernel: Kernel, target: Target) -> BlockedSchedule | None:
     if found is None or not target.fma:
         return None
     rows, columns = (kernel.extent(a) for a in (found.rows, found.columns))
-    if min(size_hint(rows), size_hint(columns)) < MIN_BLOCKED_PRODUCT_SIDE:
+    if min(size_hint(rows), size_hint(columns)) < MIN_BLOCKED_PRODUCT_EXTENT:
         return None
     tile_rows = min(MAX_PRODUCT_TILE_ROWS, static_or(rows, MAX_PRODUCT_TILE_ROWS))
     outer = math.prod(size_hint(kernel.extent(a)) for a in found.outer)
@@ -269,8 +269,8 @@ class _Builder:
     ) -> Factor:
         """Return the nest that packs blocks of a factor whose lines run along the axis `line`.
 
-        `depth` are the axes of which a block has several iterations: `step` of the first one. A
-        block that is not line-major has `width` lines.
+        A block has `step` iterations of the first axis of `depth`, and all of the others. If it is
+        not line-major, it has `width` lines.
         """
         microkernel, stmts = self.schedule.microkernel, self._slice(value)
         # a step of several elements is contiguous in a line

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from tofuse.backends.cpu.schedule.contraction_loops import ContractionAxes
 from tofuse.cost.thresholds import (
-    MAX_COLUMN_SUM_ROWS,
-    MAX_COPIED_STATEMENTS,
+    COLUMN_SUM_ROWS_AT_ONCE,
+    MAX_JAMMED_COLUMN_SUM_STATEMENTS,
     MAX_JAMMED_ROWS,
-    REDUCED_ROWS,
+    MAX_RESULT_ROWS_INSIDE_DEPTH,
 )
 from tofuse.ir.dims import size_hint, static_or
 from tofuse.ir.kernel import Gather, InRange, Kernel, Load, Reduce, Stmt, Uniform
@@ -31,7 +31,7 @@ def column_order(kernel: Kernel, axes: ContractionAxes) -> list[str]:
     """
     *columns, _ = axes.columns
     rows = math.prod(size_hint(kernel.extent(a)) for a in axes.rows)
-    inner, outer = (axes.rows, ()) if rows <= MAX_COLUMN_SUM_ROWS else ((), axes.rows)
+    inner, outer = (axes.rows, ()) if rows <= MAX_RESULT_ROWS_INSIDE_DEPTH else ((), axes.rows)
     return [*axes.batch, *outer, *columns, *axes.depth, *inner]
 
 
@@ -58,7 +58,7 @@ def jammed_column_sums(
     if not shares_a_vector or around.strip or not outer or outer[-1].axis not in depth:
         return tuple(loops)
     rows = static_or(kernel.extent(around.axis), 1)
-    most = min(MAX_JAMMED_ROWS, max(1, MAX_COPIED_STATEMENTS // len(kernel.body)))
+    most = min(MAX_JAMMED_ROWS, max(1, MAX_JAMMED_COLUMN_SUM_STATEMENTS // len(kernel.body)))
     around = replace(around, jam=-(-rows // -(-rows // most)) if rows else 1)
     return (
         *outer[:-1],
@@ -83,9 +83,9 @@ def _jammed_depth(
     own = [s for s in kernel.body if loop.axis in stmt_axes[s]]
     has_guards = any(isinstance(s, InRange) or (isinstance(s, Load) and s.guard) for s in own)
     terms = math.prod(static_or(kernel.extent(a), 1 << 20) for a in depth)
-    if loop.strip or has_guards or terms < 4 * REDUCED_ROWS:
+    if loop.strip or has_guards or terms < 4 * COLUMN_SUM_ROWS_AT_ONCE:
         return loop
     copies = sum(row_loop.jam if row_loop and row_loop.axis in stmt_axes[s] else 1 for s in own)
-    jam = min(REDUCED_ROWS, static_or(kernel.extent(loop.axis), REDUCED_ROWS))
-    jam = max(1, min(jam, MAX_COPIED_STATEMENTS // copies))
+    jam = min(COLUMN_SUM_ROWS_AT_ONCE, static_or(kernel.extent(loop.axis), COLUMN_SUM_ROWS_AT_ONCE))
+    jam = max(1, min(jam, MAX_JAMMED_COLUMN_SUM_STATEMENTS // copies))
     return replace(loop, jam=1 << (jam.bit_length() - 1))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tofuse.cost.thresholds import (
     CONTRACTION_TASKS_PER_THREAD,
-    JAMMED_SUM_REGISTERS,
+    JAMMED_SUM_REGISTER_SHARE,
     MAX_CONTRACTION_STRIP_COLUMNS,
     MAX_JAMMED_COLUMNS,
     MAX_JAMMED_ROWS,
@@ -105,7 +105,7 @@ def _jams(kernel: Kernel, axes: ContractionAxes, lanes: int, target: Target) -> 
         return 1, 1
     sums = [s for s in kernel.body if isinstance(s, Reduce)]
     wide = any(s.dtype.itemsize == 8 for s in sums) and lanes == target.lanes
-    registers = int(target.registers * JAMMED_SUM_REGISTERS)
+    registers = int(target.registers * JAMMED_SUM_REGISTER_SHARE)
     registers = max(1, registers // len(sums) // (2 if wide else 1))
     most = min(MAX_JAMMED_ROWS, registers, max(1, MAX_STATEMENTS // len(kernel.body)))
     jam_rows = max(1, -(-rows // max(1, -(-rows // most))))

@@ -17,7 +17,7 @@ from tofuse.backends.cpu.llvm.ir_text import FunctionBuilder
 from tofuse.backends.cpu.llvm.matmul.blocked_kernel import emit_blocked
 from tofuse.ir.schedule import Microkernel
 
-pytestmark = pytest.mark.skipif(not TARGET.avx512, reason="the packs need AVX-512")
+pytestmark = pytest.mark.skipif(not TARGET.avx512, reason="processors with tiles have AVX-512")
 WITH_TILES = replace(TARGET, bf16_tiles=True)
 
 

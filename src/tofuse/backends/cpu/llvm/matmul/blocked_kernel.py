@@ -33,7 +33,7 @@ from tofuse.backends.cpu.llvm.matmul.tile_microkernel import (
     tile_configuration,
     tile_microkernel_function,
 )
-from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_DEPTH, PRODUCT_SUM_STEPS
+from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_DEPTH, PARTIAL_PRODUCT_SUM_STEPS
 from tofuse.ir.blocked import (
     PACKED_BUFFER,
     BlockedContraction,
@@ -272,7 +272,7 @@ class _TaskEmitter:
         name = _microkernel_name(blocked, p)
         # a product of bfloat16 is as exact without parts
         is_f32 = blocked.schedule.microkernel is Microkernel.F32
-        part_steps = PRODUCT_SUM_STEPS if is_f32 else PANEL_DEPTH
+        part_steps = PARTIAL_PRODUCT_SUM_STEPS if is_f32 else PANEL_DEPTH
         width = blocked.schedule.micro_columns
         with f.loop("0", columns, str(width)) as j, f.loop("0", lines, str(rows)) as i:
             number = f.let(f"sdiv i64 {i}, {rows}")

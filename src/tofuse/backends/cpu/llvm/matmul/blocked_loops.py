@@ -14,7 +14,12 @@ from tofuse.backends.cpu.llvm.matmul.gemm_context import (
 )
 from tofuse.backends.cpu.llvm.matmul.masked_vectors import element_pointer, module_text
 from tofuse.backends.cpu.llvm.matmul.pack import WIDTH
-from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_COLUMNS, PANEL_DEPTH, PRODUCT_SUM_STEPS
+from tofuse.cost.thresholds import (
+    BLOCK_MICROPANELS,
+    PANEL_COLUMNS,
+    PANEL_DEPTH,
+    PARTIAL_PRODUCT_SUM_STEPS,
+)
 
 
 def blocked_loops_text() -> str:
@@ -91,7 +96,7 @@ def _multiply_block(
             )
             height = f.let(f"sub i64 {rows}, {i}")
             result = f"ptr {c}, i64 {words['c_stride']}, i64 {height}, i64 {width}"
-            with partial_sums(f, depth, flags, PRODUCT_SUM_STEPS) as (k, count, part_flags):
+            with partial_sums(f, depth, flags, PARTIAL_PRODUCT_SUM_STEPS) as (k, count, part_flags):
                 a_part = element_pointer(f, a, f.let(f"mul i64 {k}, {words['a_step']}"))
                 b_part = element_pointer(f, b, f.let(f"mul i64 {k}, {WIDTH}"))
                 sums = f"ptr {a_part}, ptr {b_part}, i64 {count}"

@@ -51,9 +51,9 @@ def microkernel_function(
     so. Strides are in elements. `depth_major` is the layout of packed A (`micropanel_strides`). A
     bias `by_row` has one number per row. Products of float32 are rounded before they are added,
     unless they are `fused` with the addition. Of bfloat16, a step of the depth is a pair of
-    elements. A step of packed B has WIDTH elements, of which the first `columns` are multiplied.
-    `is_whole`: C has all of these rows and columns, and there is no bias. What the function calls
-    is added to `declarations`.
+    elements. Packed B has WIDTH elements for each step. The function multiplies the first `columns`
+    of them. `is_whole`: C has all of these rows and columns, and there is no bias. What the
+    function calls is added to `declarations`.
     """
     kernel = _Microkernel(rows, depth_major, by_row, fused, dtype, columns, is_whole)
     return function_text(kernel.emit(), microkernel_head(name), declarations)

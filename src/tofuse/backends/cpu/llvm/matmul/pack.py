@@ -25,7 +25,7 @@ from tofuse.ir.schedule import Target
 
 WIDTH = 2 * LANES  # columns of B in a micropanel
 AMX_MICROPANEL_ROWS = 32
-MAX_ROWS = 14  # of C in registers, with AVX-512
+AVX512_MICROKERNEL_ROWS = 14
 
 
 def microkernel_size(target: Target) -> tuple[int, int]:
@@ -38,7 +38,7 @@ def microkernel_size(target: Target) -> tuple[int, int]:
     return (target.registers - 1 - vectors) // vectors, columns
 
 
-def micropanel_rows(m: Dim, most: int = MAX_ROWS) -> int:
+def micropanel_rows(m: Dim, most: int = AVX512_MICROKERNEL_ROWS) -> int:
     """Return the rows of C held in registers: many, but few unused in the last micropanel."""
     if not isinstance(m, int):
         return most
@@ -127,9 +127,10 @@ def transposing_pack_function(name: str, declarations: dict[str, str], *, padded
     """Pack an operand that is contiguous along the sum into depth-major micropanels.
 
     Blocks are transposed in registers. The depth is rounded up to a multiple of a vector. The added
-    steps, and the lines outside the block, are zeros. If `padded`, each line must be readable that
-    far: the added steps are what is there, and lines outside the block repeat the first. What the
-    function calls is added to `declarations`.
+    steps are zeros, and so are the lines outside the block. With `padded`, each line of the operand
+    must be readable up to that multiple. The added steps then have the numbers that stand there,
+    and each line outside the block is a copy of line 0. What the function calls is added to
+    `declarations`.
     """
     f = FunctionBuilder()
     with f.loop("0", "%lines", str(WIDTH)) as first:
