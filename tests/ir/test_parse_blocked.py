@@ -52,7 +52,7 @@ def test_round_trip(name, field):
     [
         ("microkernel f32", "microkernel f31", "there is no microkernel f31"),
         ("  tile stride 80\n", "", "'tile stride 80' expected"),
-        ("block 150 of k", "block 150 of m", "m is not an axis of the depth"),
+        ("block 300 of k", "block 300 of m", "m is not an axis of the depth"),
         ("left by lines", "left by line", "'steps' expected"),
         ("  product v5", "  products v5", "unexpected line"),
         ("kernel k.epilogue", "kernel k.epilogue2", "k.epilogue2"),

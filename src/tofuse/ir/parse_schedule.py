@@ -29,7 +29,11 @@ def read_schedule(line: LineReader) -> Schedule:
 
 
 def read_blocked_schedule(line: LineReader) -> BlockedSchedule:
-    """Consume `tiles i0/64 i1/512; microkernel f32 of 13 rows, 32 columns`."""
+    """Consume the text of a blocked schedule.
+
+    For example, `tiles i0/64 i1/512; microkernel f32 of 13 rows, 32 columns; blocks of 8
+    micropanels, depth 512`.
+    """
     rows, columns = read_loop(line.expect("tiles")), read_loop(line)
     start = line.expect(";").expect("microkernel").at
     name = line.word()
@@ -37,11 +41,11 @@ def read_blocked_schedule(line: LineReader) -> BlockedSchedule:
         raise line.error(f"there is no microkernel {name}", start)
     micro_rows = line.expect("of").number()
     micro_columns = line.expect("rows").expect(",").number()
-    line.expect("columns")
-    microkernel = Microkernel(name)
-    return BlockedSchedule(
-        rows.axis, rows.strip, columns.axis, columns.strip, microkernel, micro_rows, micro_columns
-    )
+    left_micropanels = line.expect("columns").expect(";").expect("blocks").expect("of").number()
+    depth = line.expect("micropanels").expect(",").expect("depth").number()
+    tile = (rows.axis, rows.strip, columns.axis, columns.strip)
+    size = (micro_rows, micro_columns)
+    return BlockedSchedule(*tile, Microkernel(name), *size, depth, left_micropanels)
 
 
 def read_loop(line: LineReader) -> Loop:

@@ -83,6 +83,8 @@ class BlockedSchedule:
 
     A tile has `tile_rows` iterations of the axis `rows` and `tile_columns` of the axis `columns`.
     The microkernel keeps the sums of `micro_rows` rows and `micro_columns` columns in registers.
+    A block has the columns of a tile, up to `depth` steps of the microkernel, and the rows of
+    `left_micropanels` microkernels.
     """
 
     rows: str
@@ -92,11 +94,14 @@ class BlockedSchedule:
     microkernel: Microkernel
     micro_rows: int
     micro_columns: int
+    depth: int
+    left_micropanels: int
 
     def __repr__(self) -> str:
         tile = f"{self.rows}/{self.tile_rows} {self.columns}/{self.tile_columns}"
         size = f"{self.micro_rows} rows, {self.micro_columns} columns"
-        return f"tiles {tile}; microkernel {self.microkernel.value} of {size}"
+        block = f"{self.left_micropanels} micropanels, depth {self.depth}"
+        return f"tiles {tile}; microkernel {self.microkernel.value} of {size}; blocks of {block}"
 
 
 @dataclass(frozen=True)

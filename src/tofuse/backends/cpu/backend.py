@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Union
@@ -19,10 +20,8 @@ from tofuse.backends.cpu.llvm.matmul.blocked_kernel import emit_blocked
 from tofuse.backends.cpu.runtime.cpu_timing import interleaved_us
 from tofuse.backends.cpu.runtime.kernel_code import kernel_code
 from tofuse.backends.cpu.runtime.launch import Launcher
-from tofuse.backends.cpu.schedule.blocked_contraction import (
-    blocked_schedule,
-    build_blocked,
-)
+from tofuse.backends.cpu.schedule.block_sizes import block_variants, blocked_schedules
+from tofuse.backends.cpu.schedule.blocked_contraction import build_blocked
 from tofuse.backends.cpu.schedule.build_nest import build_nest
 from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
 from tofuse.backends.cpu.schedule.schedule_variants import schedule_variants
@@ -153,14 +152,19 @@ class CpuBackend:
         return EvaluatedKernel(kernel, blocked.schedule, evaluation, blocked)
 
     def blocks(self, kernel: Kernel) -> BlockedContraction | None:
-        """Return the blocks of a kernel of products, None if it has none or a part has no nest."""
-        schedule = blocked_schedule(kernel, self.target)
-        if schedule is None:
-            return None
-        try:
-            return build_blocked(kernel, schedule, self._block_nest)
-        except Unschedulable:
-            return None
+        """Return the fastest blocks of a kernel of products, None if it does not run by blocks."""
+        found = self.built_blocks(kernel, blocked_schedules(kernel, self.target))
+        return min(found, key=lambda b: blocked_cost(b, self.machine).us, default=None)
+
+    def built_blocks(
+        self, kernel: Kernel, schedules: Sequence[BlockedSchedule]
+    ) -> list[BlockedContraction]:
+        """Return the blocks of a kernel for each schedule whose parts have nests."""
+        found: list[BlockedContraction] = []
+        for schedule in schedules:
+            with suppress(Unschedulable):
+                found.append(build_blocked(kernel, schedule, self._block_nest))
+        return found
 
     def _block_nest(self, kernel: Kernel) -> Nest:
         """Return the nest of a block, which one thread runs."""
@@ -273,12 +277,14 @@ class CpuBackend:
         return (repr(self.target),)
 
     def variants(self, scheduled: ScheduledKernel, machine: Machine) -> list[ChosenSchedule]:
-        nest = _cpu_kernel(scheduled)
-        if isinstance(nest, BlockedContraction):
-            return []
-        nests = schedule_variants(nest.kernel, nest.schedule)
-        cheapest = sorted(nests, key=lambda n: nest_cost(n, machine).us)[:MAX_SCHEDULES]
-        return [n.schedule for n in cheapest]
+        chosen, found = _cpu_kernel(scheduled), list[CpuKernel]()
+        if isinstance(chosen, Nest):
+            found += schedule_variants(chosen.kernel, chosen.schedule)
+        else:
+            variants = block_variants(chosen.kernel, chosen.schedule, self.target)
+            found += self.built_blocks(chosen.kernel, variants)
+        cheapest = sorted(found, key=lambda k: _cost(k, machine).us)[:MAX_SCHEDULES]
+        return [k.schedule for k in cheapest]
 
     def prune(
         self, default: EmittedKernel, variants: Sequence[EmittedKernel], threads: int

@@ -128,7 +128,7 @@ def _packed_gemm(p: Gemm, store: Store, library: CodeLibrary) -> GemmLauncher:
     b_contiguous = p.b.column_stride == 1 or p.n == 1
     pack_a = pack_depth_major(rows, LANES) if a_transposed else pack_line_major(rows)
     pack_b = pack_depth_major(WIDTH, WIDTH) if b_contiguous else pack_transposed()
-    panel_bytes = 4 * micropanel_elements(rows, a_transposed)
+    panel_bytes = 4 * micropanel_elements(rows, a_transposed, PANEL_DEPTH)
     bias_per_row = p.bias is not None and p.bias.column_stride == 0 and p.n != 1
     microkernel = microkernel_text(rows, a_transposed, bias_per_row)
     texts = {
@@ -149,7 +149,7 @@ def _packed_gemm(p: Gemm, store: Store, library: CodeLibrary) -> GemmLauncher:
         **{"bias_batch": bias.batch_stride, "bias_stride": bias.row_stride},
         "bias_column": bias.column_stride,
         "micropanel": panel_bytes,
-        "a_step": micropanel_strides(a_transposed)[1],
+        "a_step": micropanel_strides(a_transposed, PANEL_DEPTH)[1],
         "workspace_per_thread": panel_bytes * BLOCK_MICROPANELS + 4 * PANEL_DEPTH * PANEL_COLUMNS,
     }
     loops = library.load_text(blocked_loops_text(), ["kernel"], store)

@@ -66,7 +66,8 @@ def _product_ns(
     """
     micro = blocked.schedule.micro_rows
     whole_rows = -(-rows // micro) * micro
-    whole_columns = -(-columns // PACKED_COLUMNS) * PACKED_COLUMNS
+    half = PACKED_COLUMNS // 2  # a micropanel that is at most half full takes half of the time
+    whole_columns = -(-columns // half) * half
     rate = PACKED_RATE * SPEEDUP_OVER_F32[blocked.schedule.microkernel]
     product = 2 * whole_rows * whole_columns / (machine.flops * rate)
     left = across * rows * _element_ns(p.left.pack, 1, machine)

@@ -12,6 +12,7 @@ from tofuse.backends.cpu.llvm.load import host_target
 from tofuse.backends.cpu.llvm.machine_code import host_features
 from tofuse.backends.cpu.llvm.matmul.blocked_kernel import emit_blocked
 from tofuse.backends.cpu.processors import PROCESSORS
+from tofuse.backends.cpu.schedule.block_sizes import block_variants
 from tofuse.cost.machine import default_machine
 from tofuse.driver.pipeline import cost_oracle
 from tofuse.ir.blocked import BlockedContraction
@@ -99,10 +100,13 @@ def run(b: BlockedContraction, buffers, sizes=None, threads=1, contract=True):
 def assert_like_interpreter(text: str, buffers, sizes=None, target=TARGET, tolerance=1e-5):
     expected = run_interpreter(kernel(text), buffers, sizes or {}, precise=True)
     for threads in (1, 3):
-        found = run(blocked(text, target), buffers, sizes, threads)
-        for name, t in expected.items():
-            margin = {"rtol": tolerance, "atol": tolerance * float(t.double().abs().max())}
-            torch.testing.assert_close(found[name].double(), t.double(), **margin)
+        assert_close(run(blocked(text, target), buffers, sizes, threads), expected, tolerance)
+
+
+def assert_close(found, expected, tolerance=1e-5):
+    for name, t in expected.items():
+        margin = {"rtol": tolerance, "atol": tolerance * float(t.double().abs().max())}
+        torch.testing.assert_close(found[name].double(), t.double(), **margin)
 
 
 @pytest.mark.broad(4)
@@ -168,6 +172,42 @@ def test_what_is_rounded_before_a_factor_may_be_subnormal():
     a, b, x = (torch.randn(size * 64).bfloat16() for size in (40, 40, 20))
     buffers = {"a": a, "b": b, "x": x, "y": torch.empty(800).bfloat16()}
     assert_like_interpreter(text, buffers, tolerance=1e-2)
+
+
+@pytest.mark.parametrize("target", [TARGET, AVX2], ids=["host", "avx2"])
+@pytest.mark.parametrize("size", [(40, 100, 700), (520, 33, 30), (17, 530, 1100)])
+def test_variants_compute_the_same(size, target):
+    """Either factor on the left, other tiles, other depths."""
+    m, n, k = size
+    text = LINEAR.format(m=m, n=n, k=k, w=f"({k})*n + k", x=f"({m})*k + m", y=f"({n})*m + n")
+    buffers = {"w": torch.randn(n * k), "s": torch.rand(n), "x": torch.randn(m * k) / k**0.5}
+    buffers |= {"y": torch.empty(m * n)}
+    expected = run_interpreter(kernel(text), buffers, {}, precise=True)
+    made, chosen = backend(target), blocked(text, target)
+    others = made.built_blocks(
+        chosen.kernel, block_variants(chosen.kernel, chosen.schedule, target)
+    )
+    assert any(b.schedule.rows != chosen.schedule.rows for b in others)
+    assert len({b.schedule for b in (chosen, *others)}) == len(others) + 1 > 3
+    for b in others:
+        assert_close(run(b, buffers, threads=2), expected)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_the_factor_with_fewer_lines_is_transposed(dtype):
+    """A transposition costs little then; the other factor is packed as it is stored."""
+    text = f"""
+kernel k(w: in {dtype}, x: in {dtype}, y: out f32) over m:64 n:4096 k:4096 {{
+  v0 = load w[(4096)*n + k] : f32
+  v3 = load x[(4096)*m + k] : f32
+  v4 = mul v3 v0 of f32 : f32
+  v5 = reduce sum<k> v4 : f32
+  store y[(4096)*m + n] v5 : f32
+}}
+"""
+    schedule = blocked(text).schedule
+    assert (schedule.rows, schedule.columns) == ("n", "m")
+    assert schedule.depth == 2048
 
 
 def test_symbolic_rows_and_columns():

@@ -18,9 +18,10 @@ from tofuse.backends.cpu.llvm.entry import (
     worker_function,
 )
 from tofuse.backends.cpu.llvm.ir_text import ALIGNED_STACK, FunctionBuilder, size_operand
+from tofuse.backends.cpu.llvm.matmul.blocked_microkernels import microkernel_for, microkernel_texts
 from tofuse.backends.cpu.llvm.matmul.gemm_context import minimum, partial_sums
 from tofuse.backends.cpu.llvm.matmul.masked_vectors import element_pointer
-from tofuse.backends.cpu.llvm.matmul.microkernel import ACCUMULATE, microkernel_function
+from tofuse.backends.cpu.llvm.matmul.microkernel import ACCUMULATE
 from tofuse.backends.cpu.llvm.matmul.pack import (
     WIDTH,
     line_stride,
@@ -31,9 +32,8 @@ from tofuse.backends.cpu.llvm.matmul.pack import (
 from tofuse.backends.cpu.llvm.matmul.tile_microkernel import (
     configure_tiles,
     tile_configuration,
-    tile_microkernel_function,
 )
-from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_DEPTH, PARTIAL_PRODUCT_SUM_STEPS
+from tofuse.cost.thresholds import PARTIAL_PRODUCT_SUM_STEPS
 from tofuse.ir.blocked import (
     PACKED_BUFFER,
     BlockedContraction,
@@ -60,9 +60,7 @@ def emit_blocked(blocked: BlockedContraction, options: EmitOptions) -> str:
         for factor in (p.left, p.right):
             texts += emit_slices(factor.pack, packing, declarations)
     texts += emit_slices(blocked.epilogue, options, declarations)
-    by_name = {_microkernel_name(blocked, p): p for p in blocked.products}
-    for name, p in by_name.items():
-        texts.append(_microkernel(name, blocked, p, options, declarations))
+    texts += microkernel_texts(blocked, options, declarations)
     if any(p.right.line_major for p in blocked.products):
         name = f"@{kernel.name}.transpose"
         texts.append(transposing_pack_function(name, declarations, padded=True))
@@ -74,33 +72,6 @@ def emit_blocked(blocked: BlockedContraction, options: EmitOptions) -> str:
     texts.append(worker_function(kernel, 0, declarations))
     texts.append(entry_function(kernel, [(True, False)], declarations))
     return "\n".join([*declarations.values(), "", *texts, NONTEMPORAL_METADATA])
-
-
-def _microkernel_name(blocked: BlockedContraction, p: BlockProduct) -> str:
-    return f"@{blocked.kernel.name}.micro.{'lines' if p.left.line_major else 'steps'}"
-
-
-def _microkernel(
-    name: str,
-    blocked: BlockedContraction,
-    p: BlockProduct,
-    options: EmitOptions,
-    declarations: dict[str, str],
-) -> str:
-    """Return the microkernel of a product."""
-    microkernel, rows = blocked.schedule.microkernel, blocked.schedule.micro_rows
-    if microkernel is Microkernel.BF16_TILES:
-        return tile_microkernel_function(name, declarations)
-    return microkernel_function(
-        name,
-        rows,
-        not p.left.line_major,
-        declarations,
-        fused=options.contract,
-        dtype=microkernel.dtype,
-        columns=blocked.schedule.micro_columns,
-        is_whole=True,
-    )
 
 
 @dataclass(frozen=True)
@@ -187,7 +158,8 @@ class _TaskEmitter:
     def _product(self, n: int, p: BlockProduct, rows: str, columns: str) -> None:
         """Add the products of all blocks of the depth to a tile."""
         f, of_task = self.f, dict(self.origins)
-        block_rows = self.blocked.schedule.micro_rows * BLOCK_MICROPANELS
+        schedule = self.blocked.schedule
+        block_rows = schedule.micro_rows * schedule.left_micropanels
         axis, around = p.depth[p.blocked], p.depth[: p.blocked]
         with ExitStack() as loops:
             for a in around:
@@ -216,7 +188,7 @@ class _TaskEmitter:
         panel, untransposed = self._at(offsets.right), self._at(offsets.untransposed)
         with f.loop("0", columns, str(WIDTH)) as j:
             width = self._remaining(columns, j, WIDTH)
-            place = f.let(f"mul i64 {j}, {PANEL_DEPTH}")
+            place = f.let(f"mul i64 {j}, {schedule.depth}")
             micropanel = element_pointer(f, panel, place)
             column = f.let(f"add i64 {self.origins[schedule.columns]}, {j}")
             to = untransposed if p.right.line_major else micropanel
@@ -224,7 +196,7 @@ class _TaskEmitter:
             self._call(p.right.pack, {schedule.columns: column}, counts, {PACKED_BUFFER: to})
             if p.right.line_major:
                 self._pad_lines(untransposed, width, depth)
-                stride = line_stride(PANEL_DEPTH)
+                stride = line_stride(schedule.depth)
                 block = f"ptr {untransposed}, i64 {stride}, i64 {width}, i64 {depth.steps}"
                 helper = f"@{self.blocked.kernel.name}.transpose"
                 f.put(f"call void {helper}({block}, ptr {micropanel})")
@@ -241,7 +213,7 @@ class _TaskEmitter:
             self._call(p.left.pack, {schedule.rows: row}, counts, {PACKED_BUFFER: packed})
             self._pad_lines(packed, lines, depth)
             return
-        size = micropanel_elements(schedule.micro_rows, True)
+        size = micropanel_elements(schedule.micro_rows, True, schedule.depth)
         with f.loop("0", lines, str(schedule.micro_rows)) as i:
             height = self._remaining(lines, i, schedule.micro_rows)
             number = f.let(f"sdiv i64 {i}, {schedule.micro_rows}")
@@ -264,21 +236,22 @@ class _TaskEmitter:
 
         `block` are the first row of the left block and its number of rows.
         """
-        f, blocked, rows = self.f, self.blocked, self.blocked.schedule.micro_rows
+        f, blocked, schedule = self.f, self.blocked, self.blocked.schedule
+        rows, width, panel_depth = schedule.micro_rows, schedule.micro_columns, schedule.depth
         stride, (m, lines) = blocked.tile_stride, block
         left, right = self._at(blocked.offsets.left), self._at(blocked.offsets.right)
-        size = micropanel_elements(rows, not p.left.line_major)
-        _, left_step = micropanel_strides(not p.left.line_major)
-        name = _microkernel_name(blocked, p)
-        # a product of bfloat16 is as exact without parts
-        is_f32 = blocked.schedule.microkernel is Microkernel.F32
-        part_steps = PARTIAL_PRODUCT_SUM_STEPS if is_f32 else PANEL_DEPTH
-        width = blocked.schedule.micro_columns
-        with f.loop("0", columns, str(width)) as j, f.loop("0", lines, str(rows)) as i:
+        size = micropanel_elements(rows, not p.left.line_major, panel_depth)
+        _, left_step = micropanel_strides(not p.left.line_major, panel_depth)
+        # longer sums of products of bfloat16 are as exact
+        part_steps = PARTIAL_PRODUCT_SUM_STEPS * schedule.microkernel.step_elements
+        with ExitStack() as loops:
+            j = loops.enter_context(f.loop("0", columns, str(width)))
+            microkernel = microkernel_for(f, blocked, p, f.let(f"sub i64 {columns}, {j}"))
+            i = loops.enter_context(f.loop("0", lines, str(rows)))
             number = f.let(f"sdiv i64 {i}, {rows}")
             a = element_pointer(f, left, f.let(f"mul i64 {number}, {size}"))
             inside = f.let(f"and i64 {j}, {WIDTH - 1}")
-            start = f.let(f"mul i64 {f.let(f'sub i64 {j}, {inside}')}, {PANEL_DEPTH}")
+            start = f.let(f"mul i64 {f.let(f'sub i64 {j}, {inside}')}, {panel_depth}")
             b = element_pointer(f, right, f.let(f"add i64 {start}, {inside}"))
             row = f.let(f"mul i64 {f.let(f'add i64 {m}, {i}')}, {stride}")
             c = element_pointer(f, self._tile(n), f.let(f"add i64 {row}, {j}"))
@@ -288,7 +261,7 @@ class _TaskEmitter:
                 operands = f"ptr {a_part}, ptr {b_part}, i64 {count}"
                 tile = f"ptr {c}, i64 {stride}, i64 {rows}, i64 {width}"
                 no_bias = f"i64 {part_flags}, ptr {c}, i64 0"
-                f.put(f"call void {name}({operands}, {tile}, {no_bias})")
+                f.put(f"call void {microkernel}({operands}, {tile}, {no_bias})")
 
     def _padded_depth(self, p: BlockProduct, count: str) -> _PaddedDepth:
         """Return the depth of a block that has so many iterations of the blocked axis."""
@@ -310,7 +283,8 @@ class _TaskEmitter:
         f = self.f
         if depth.padding is None:
             return
-        stride = line_stride(PANEL_DEPTH) * self.blocked.schedule.microkernel.step_elements
+        schedule = self.blocked.schedule
+        stride = line_stride(schedule.depth) * schedule.microkernel.step_elements
         with f.loop("0", lines, "1") as line, f.loop(*depth.padding, "1") as k:
             place = f.let(f"add i64 {f.let(f'mul i64 {line}, {stride}')}, {k}")
             f.put(f"store i16 0, ptr {f.let(f'getelementptr i16, ptr {to}, i64 {place}')}")

@@ -18,6 +18,7 @@ from tofuse.backends.cpu.llvm.matmul.masked_vectors import (
     store,
 )
 from tofuse.backends.cpu.llvm.matmul.pack import WIDTH, micropanel_strides
+from tofuse.cost.thresholds import PANEL_DEPTH
 from tofuse.ir.types import DType
 
 FMA = f"@llvm.fma.v{LANES}f32"
@@ -44,18 +45,20 @@ def microkernel_function(
     dtype: DType = DType.F32,
     columns: int = WIDTH,
     is_whole: bool = False,
+    panel_depth: int = PANEL_DEPTH,
 ) -> str:
     """Return `void name(a, b, depth, c, stride, rows, columns, bits, bias, bias stride)`.
 
     C[r, :] = sum over k of a[r, k] * b[k, :], plus C and plus the bias if the flags in `bits` say
-    so. Strides are in elements. `depth_major` is the layout of packed A (`micropanel_strides`). A
-    bias `by_row` has one number per row. Products of float32 are rounded before they are added,
-    unless they are `fused` with the addition. Of bfloat16, a step of the depth is a pair of
-    elements. Packed B has WIDTH elements for each step. The function multiplies the first `columns`
-    of them. `is_whole`: C has all of these rows and columns, and there is no bias. What the
-    function calls is added to `declarations`.
+    so. Strides are in elements. `depth_major` and `panel_depth` are the layout of packed A
+    (`micropanel_strides`). A bias `by_row` has one number per row. Products of float32 are rounded
+    before they are added, unless they are `fused` with the addition. Of bfloat16, a step of the
+    depth is a pair of elements. Packed B has WIDTH elements for each step. The function multiplies
+    the first `columns` of them. `is_whole`: C has all of these rows and columns, and there is no
+    bias. What the function calls is added to `declarations`.
     """
-    kernel = _Microkernel(rows, depth_major, by_row, fused, dtype, columns, is_whole)
+    strides = micropanel_strides(depth_major, panel_depth)
+    kernel = _Microkernel(rows, strides, by_row, fused, dtype, columns, is_whole)
     return function_text(kernel.emit(), microkernel_head(name), declarations)
 
 
@@ -71,7 +74,7 @@ class _Microkernel:
     def __init__(
         self,
         rows: int,
-        depth_major: bool,
+        strides: tuple[int, int],
         by_row: bool,
         fused: bool,
         dtype: DType,
@@ -80,7 +83,7 @@ class _Microkernel:
     ) -> None:
         self.rows, self.by_row, self.fused, self.dtype = rows, by_row, fused, dtype
         self.is_whole = is_whole
-        self.row_stride, self.depth_stride = micropanel_strides(depth_major)
+        self.row_stride, self.depth_stride = strides
         self.f = FunctionBuilder()
         self.vectors = range(columns // LANES)
 

@@ -56,19 +56,19 @@ def line_stride(elements: int) -> int:
     return elements + LANES
 
 
-def micropanel_strides(depth_major: bool) -> tuple[int, int]:
+def micropanel_strides(depth_major: bool, depth: int) -> tuple[int, int]:
     """Return the elements between lines and between steps of depth in a micropanel of A.
 
-    A depth-major micropanel has all lines of one step next to each other. A line-major one has one
-    line after the other, each padded by a cache line so that lines do not map to the same cache
-    sets.
+    The micropanel has room for `depth` steps. A depth-major one has all lines of one step next to
+    each other. A line-major one has one line after the other, each padded by a cache line so that
+    lines do not map to the same cache sets.
     """
-    return (1, LANES) if depth_major else (line_stride(PANEL_DEPTH), 1)
+    return (1, LANES) if depth_major else (line_stride(depth), 1)
 
 
-def micropanel_elements(lines: int, depth_major: bool) -> int:
-    """Return the number of elements of a micropanel of A."""
-    return PANEL_DEPTH * LANES if depth_major else lines * line_stride(PANEL_DEPTH)
+def micropanel_elements(lines: int, depth_major: bool, depth: int) -> int:
+    """Return the number of elements of a micropanel of A with room for `depth` steps."""
+    return depth * LANES if depth_major else lines * line_stride(depth)
 
 
 ARGUMENTS = "ptr %from, i64 %stride, i64 %lines, i64 %depth, ptr %to"
@@ -100,7 +100,7 @@ def pack_depth_major(lines: int, width: int) -> str:
 def pack_line_major(lines: int) -> str:
     """Pack an operand that is contiguous along the sum into line-major micropanels."""
     f = FunctionBuilder()
-    line_stride, _ = micropanel_strides(depth_major=False)
+    line_stride, _ = micropanel_strides(depth_major=False, depth=PANEL_DEPTH)
     with f.loop("0", "%lines", "1") as line:
         source = element_pointer(f, "%from", f.let(f"mul i64 {line}, %stride"))
         target = element_pointer(f, "%to", f.let(f"mul i64 {line}, {line_stride}"))

@@ -18,14 +18,14 @@ C_TILES = {(0, 0): 0, (0, 1): 1, (1, 0): 2, (1, 1): 3}
 A_TILES, B_TILES = (4, 5), (6, 7)
 
 
-def tile_microkernel_function(name: str, declarations: dict[str, str]) -> str:
+def tile_microkernel_function(name: str, panel_depth: int, declarations: dict[str, str]) -> str:
     """Return a function with the parameters of `microkernel_function`, for 32 rows and columns.
 
-    A is line-major. Zeros follow the depth of A and of B, up to a multiple of 16 steps. What the
-    function calls is added to `declarations`.
+    A is line-major, with room for `panel_depth` steps. Zeros follow the depth of A and of B, up to
+    a multiple of 16 steps. What the function calls is added to `declarations`.
     """
     f = FunctionBuilder()
-    row_stride, _ = micropanel_strides(depth_major=False)
+    row_stride, _ = micropanel_strides(depth_major=False, depth=panel_depth)
     stride = f.let("shl i64 %stride, 2")
     accumulates = f.let(f"icmp ne i64 {f.let(f'and i64 %bits, {ACCUMULATE}')}, 0")
     for tile in C_TILES.values():

@@ -1,0 +1,130 @@
+"""The sizes of the blocks of a kernel of products, from its extents, the caches and registers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from tofuse.backends.cpu.llvm.matmul.pack import (
+    AMX_MICROPANEL_ROWS,
+    WIDTH,
+    microkernel_size,
+    micropanel_elements,
+    micropanel_rows,
+)
+from tofuse.backends.cpu.schedule.product_analysis import ProductAnalysis, analyze_products
+from tofuse.cost.thresholds import (
+    BLOCKED_TASKS_PER_THREAD,
+    LEFT_BLOCK_L2_SHARE,
+    MAX_BLOCK_DEPTH,
+    MAX_PRODUCT_TILE_ROWS,
+    MIN_BLOCK_DEPTH,
+    MIN_BLOCKED_PRODUCT_EXTENT,
+    MIN_PRODUCT_TILE_COLUMNS,
+    PANEL_COLUMNS,
+)
+from tofuse.ir.dims import size_hint, static_or
+from tofuse.ir.kernel import Compute, Kernel, Load
+from tofuse.ir.schedule import BlockedSchedule, Microkernel, Target
+from tofuse.ir.types import DType
+
+
+def blocked_schedules(kernel: Kernel, target: Target) -> list[BlockedSchedule]:
+    """Return the tiles of a kernel of products, with either factor on the left.
+
+    There are none if the products do not run by blocks.
+    """
+    found = analyze_products(kernel)
+    if found is None or not target.fma:
+        return []
+    extents = (size_hint(kernel.extent(a)) for a in (found.rows, found.columns))
+    if min(extents) < MIN_BLOCKED_PRODUCT_EXTENT:
+        return []
+    return [_schedule(x, target) for x in (found, found.transposed())]
+
+
+def block_variants(
+    kernel: Kernel, chosen: BlockedSchedule, target: Target
+) -> list[BlockedSchedule]:
+    """Return the schedules that differ from the chosen one in one respect, for autotuning."""
+    found = [s for s in blocked_schedules(kernel, target) if s.rows != chosen.rows]
+    for factor in (0.5, 2):
+        rows, columns, depth = (
+            int(factor * n) for n in (chosen.tile_rows, chosen.tile_columns, chosen.depth)
+        )
+        if rows >= chosen.micro_rows:
+            found.append(replace(chosen, tile_rows=rows))
+        if columns % WIDTH == 0:
+            found.append(replace(chosen, tile_columns=columns))
+        micropanels = _left_micropanels(chosen.micro_rows, depth, target)
+        found.append(replace(chosen, depth=depth, left_micropanels=micropanels))
+    return found
+
+
+def _schedule(found: ProductAnalysis, target: Target) -> BlockedSchedule:
+    """Return tiles of the rows and columns of an analysis."""
+    kernel = found.kernel
+    rows, columns = (kernel.extent(a) for a in (found.rows, found.columns))
+    tile_rows = min(MAX_PRODUCT_TILE_ROWS, static_or(rows, MAX_PRODUCT_TILE_ROWS))
+    outer = math.prod(size_hint(kernel.extent(a)) for a in found.outer)
+    tiles = outer * -(-size_hint(rows) // tile_rows)
+    wanted = -(-BLOCKED_TASKS_PER_THREAD * target.threads // tiles)
+    per_task = -(-size_hint(columns) // wanted)
+    panels = -(-size_hint(columns) // max(MIN_PRODUCT_TILE_COLUMNS, min(PANEL_COLUMNS, per_task)))
+    tile_columns = -(-size_hint(columns) // (panels * WIDTH)) * WIDTH
+    microkernel = _microkernel(found, target)
+    is_tiled = microkernel is Microkernel.BF16_TILES
+    most, micro_columns = microkernel_size(target)
+    micro_rows = AMX_MICROPANEL_ROWS if is_tiled else micropanel_rows(rows, most)
+    depth = _block_depth(tile_columns, target)
+    return BlockedSchedule(
+        found.rows,
+        tile_rows,
+        found.columns,
+        tile_columns,
+        microkernel,
+        micro_rows,
+        micro_columns,
+        depth,
+        _left_micropanels(micro_rows, depth, target),
+    )
+
+
+def _block_depth(columns: int, target: Target) -> int:
+    """Return the steps of a block: the most that keep a panel of columns in the L2 cache.
+
+    They are a power of two. With more of them, a thread reads longer runs of each row of a factor,
+    which the processor prefetches.
+    """
+    most = max(1, target.l2_bytes // (4 * columns))
+    return min(MAX_BLOCK_DEPTH, max(MIN_BLOCK_DEPTH, 1 << most.bit_length() - 1))
+
+
+def _left_micropanels(rows: int, depth: int, target: Target) -> int:
+    """Return how many micropanels of a block of the left factor fill its share of the L2 cache."""
+    micropanel_bytes = 4 * micropanel_elements(rows, depth_major=False, depth=depth)
+    return max(1, int(target.l2_bytes * LEFT_BLOCK_L2_SHARE) // micropanel_bytes)
+
+
+def _microkernel(found: ProductAnalysis, target: Target) -> Microkernel:
+    """Return the fastest instruction for the factors of a kernel.
+
+    Those for bfloat16 need factors that bfloat16 holds exactly. They flush subnormal factors to
+    zero.
+    """
+    is_bf16 = all(_is_bf16(found.kernel, v) for pair in found.factors for v in pair)
+    if is_bf16 and target.bf16_tiles:
+        return Microkernel.BF16_TILES
+    return Microkernel.BF16_PAIRS if is_bf16 and target.bf16_dot else Microkernel.F32
+
+
+def _is_bf16(kernel: Kernel, value: str) -> bool:
+    """Whether bfloat16 holds a value exactly."""
+    match kernel.definitions[value]:
+        case Load(buffer=buffer):
+            return any(b.name == buffer and b.dtype is DType.BF16 for b in kernel.buffers)
+        case Compute(op="round_bf16"):
+            return True
+        case Compute(op="convert", operand_dtype=dtype):
+            return dtype in (DType.I8, DType.U8, DType.BOOL)
+    return False
