@@ -192,6 +192,7 @@ MIN_BLOCKED_PRODUCT_EXTENT = 16  # a nest of fewer rows or columns is more exact
 MIN_TILED_PRODUCT_ROWS = 64  # fewer take less time than the pack of the weight: not measured
 MAX_PRODUCT_TILE_ROWS = 512  # more leave the L2 cache: "Products by blocks"
 MIN_PRODUCT_TILE_COLUMNS = 64  # fewer pack the rows too often: not measured
+MIN_TILE_MICROPANELS = 4  # of rows; smaller tiles pack the columns too often: not measured
 PARTIAL_PRODUCT_SUM_STEPS = 128  # longer sums are less exact: "Products by blocks"
 BLOCKED_TASKS_PER_THREAD = 4  # threads then wait little for the last: not measured
 PANEL_OVERHEAD = 0.7  # of a micropanel, in rows: not measured

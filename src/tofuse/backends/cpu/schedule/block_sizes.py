@@ -21,9 +21,10 @@ from tofuse.cost.thresholds import (
     MIN_BLOCK_DEPTH,
     MIN_BLOCKED_PRODUCT_EXTENT,
     MIN_PRODUCT_TILE_COLUMNS,
+    MIN_TILE_MICROPANELS,
     PANEL_COLUMNS,
 )
-from tofuse.ir.dims import size_hint, static_or
+from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.kernel import Compute, Kernel, Load
 from tofuse.ir.schedule import BlockedSchedule, Microkernel, Target
 from tofuse.ir.types import DType
@@ -65,17 +66,17 @@ def _schedule(found: ProductAnalysis, target: Target) -> BlockedSchedule:
     """Return tiles of the rows and columns of an analysis."""
     kernel = found.kernel
     rows, columns = (kernel.extent(a) for a in (found.rows, found.columns))
-    tile_rows = min(MAX_PRODUCT_TILE_ROWS, static_or(rows, MAX_PRODUCT_TILE_ROWS))
-    outer = math.prod(size_hint(kernel.extent(a)) for a in found.outer)
-    tiles = outer * -(-size_hint(rows) // tile_rows)
-    wanted = -(-BLOCKED_TASKS_PER_THREAD * target.threads // tiles)
-    per_task = -(-size_hint(columns) // wanted)
-    panels = -(-size_hint(columns) // max(MIN_PRODUCT_TILE_COLUMNS, min(PANEL_COLUMNS, per_task)))
-    tile_columns = -(-size_hint(columns) // (panels * WIDTH)) * WIDTH
     microkernel = _microkernel(found, target)
     is_tiled = microkernel is Microkernel.BF16_TILES
     most, micro_columns = microkernel_size(target)
     micro_rows = AMX_MICROPANEL_ROWS if is_tiled else micropanel_rows(rows, most)
+    outer = math.prod(size_hint(kernel.extent(a)) for a in found.outer)
+    tiles = outer * -(-size_hint(rows) // MAX_PRODUCT_TILE_ROWS)
+    wanted = -(-BLOCKED_TASKS_PER_THREAD * target.threads // tiles)
+    per_task = -(-size_hint(columns) // wanted)
+    panels = -(-size_hint(columns) // max(MIN_PRODUCT_TILE_COLUMNS, min(PANEL_COLUMNS, per_task)))
+    tile_columns = -(-size_hint(columns) // (panels * WIDTH)) * WIDTH
+    tile_rows = _tile_rows(rows, outer * panels, micro_rows, target.threads)
     depth = _block_depth(tile_columns, target)
     return BlockedSchedule(
         found.rows,
@@ -88,6 +89,21 @@ def _schedule(found: ProductAnalysis, target: Target) -> BlockedSchedule:
         depth,
         _left_micropanels(micro_rows, depth, target),
     )
+
+
+def _tile_rows(rows: Dim, others: int, micro_rows: int, threads: int) -> int:
+    """Return the rows of a tile, of which there are `others` for each range of rows.
+
+    Few tiles are about as many for each thread, unless they would have few rows.
+    """
+    if not isinstance(rows, int):
+        return MAX_PRODUCT_TILE_ROWS
+    down = -(-rows // MAX_PRODUCT_TILE_ROWS)
+    if others * down < BLOCKED_TASKS_PER_THREAD * threads:
+        even = math.lcm(others, threads) // others
+        rounded = -(-down // even) * even
+        down = rounded if rows >= rounded * MIN_TILE_MICROPANELS * micro_rows else down
+    return min(rows, -(-rows // (down * micro_rows)) * micro_rows)
 
 
 def _block_depth(columns: int, target: Target) -> int:

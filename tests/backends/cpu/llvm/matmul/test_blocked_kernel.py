@@ -12,7 +12,7 @@ from tofuse.backends.cpu.llvm.load import host_target
 from tofuse.backends.cpu.llvm.machine_code import host_features
 from tofuse.backends.cpu.llvm.matmul.blocked_kernel import emit_blocked
 from tofuse.backends.cpu.processors import PROCESSORS
-from tofuse.backends.cpu.schedule.block_sizes import block_variants
+from tofuse.backends.cpu.schedule.block_sizes import block_variants, blocked_schedules
 from tofuse.cost.machine import default_machine
 from tofuse.driver.pipeline import cost_oracle
 from tofuse.ir.blocked import BlockedContraction
@@ -262,3 +262,18 @@ def test_what_is_no_product_of_blocks():
     assert backend().blocks(parse_kernel(text)) is not None
     for other in (normalized, stored, reduced):
         assert backend().blocks(parse_kernel(other)) is None
+
+
+@pytest.mark.parametrize("lines", [768, 1100, 1536, 2600, 5000])
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_few_tiles_are_as_many_for_each_thread(lines, threads):
+    text = LINEAR.format(m=64, n=lines, k=64, w="(64)*n + k", x="(64)*m + k", y=f"({lines})*m + n")
+    target = replace(TARGET, threads=threads)
+    for schedule in blocked_schedules(kernel(text), target):
+        extents = {"m": 64, "n": lines}
+        down = -(-extents[schedule.rows] // schedule.tile_rows)
+        tiles = down * -(-extents[schedule.columns] // schedule.tile_columns)
+        assert schedule.rows == "m" or tiles % threads == 0 or tiles >= 4 * threads
+        if down > 1:
+            rest = extents[schedule.rows] - (down - 1) * schedule.tile_rows
+            assert rest > 0.5 * schedule.tile_rows or tiles >= 4 * threads
