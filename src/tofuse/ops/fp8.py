@@ -24,6 +24,7 @@ class Fp8Format:
 
 NAN_BYTE = 0x7F
 F32_INFINITY_BITS = 255 << 23
+F32_NAN_BITS = 0x7FC00000  # quiet, without sign
 FORMATS = {
     DType.F8E4M3: Fp8Format(3, 121, (135 << 23 | 0x680000) + 1, FP8_OVERFLOW[DType.F8E4M3]),
     DType.F8E5M2: Fp8Format(2, 113, 143 << 23, FP8_OVERFLOW[DType.F8E5M2]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tofuse.backends.cpu.llvm.ir_text import MEMORY_TYPES, FunctionBuilder
 from tofuse.backends.cpu.llvm.vector_math.formula_builder import FormulaBuilder, Value
 from tofuse.ir.types import DType
-from tofuse.ops.fp8 import F32_INFINITY_BITS, FORMATS, NAN_BYTE
+from tofuse.ops.fp8 import F32_INFINITY_BITS, F32_NAN_BITS, FORMATS, NAN_BYTE
 
 
 def to_register_type(f: FunctionBuilder, raw: str, dtype: DType, lanes: int) -> str:
@@ -88,16 +88,14 @@ def _encode(b: FormulaBuilder, x: Value, dtype: DType) -> Value:
 def _decode(b: FormulaBuilder, byte: Value, dtype: DType) -> Value:
     """Return the float32 value of a byte in an i32; computed through fp16, whose range is wider."""
     short = b.cast("trunc", byte, "i16")
-    upper = short << 8
-    if dtype is DType.F8E4M3:
-        sign = upper & -0x8000
-        size = short & 0x7F
-        is_nan = b.compare("eq", size, NAN_BYTE)
-        upper = b.select(is_nan, 0x7E00, size << 7) | sign
-    half = b.cast("bitcast", upper, "half")
-    wide = b.cast("fpext", half, "float")
-    # the exponent of the fp16 number is 8 too small
-    return wide if dtype is DType.F8E5M2 else wide * 256.0
+    if dtype is DType.F8E5M2:
+        return b.cast("fpext", b.cast("bitcast", short << 8, "half"), "float")
+    # a sign extension and a shift move sign and fraction; the bit between them is cleared
+    signed = b.cast("sext", b.cast("trunc", byte, "i8"), "i16")
+    half = b.cast("bitcast", signed << 7 & ~0x4000, "half")
+    wide = b.cast("fpext", half, "float") * 256.0  # the fp16 number's exponent is 8 too small
+    is_nan = b.compare("eq", short & 0x7F, NAN_BYTE)
+    return b.as_float(b.select(is_nan, wide.bits | F32_NAN_BITS, wide.bits))
 
 
 def _decode_and_record(b: FormulaBuilder, byte: Value, dtype: DType) -> Value:
