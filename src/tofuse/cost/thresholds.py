@@ -189,6 +189,7 @@ LEFT_BLOCK_L2_SHARE = 1 / 8  # the panel of the right factor fills the rest: "Pr
 BLOCK_TRANSPOSE_ELEMENT_NS = 0.06  # in the L2 cache, with its copy: "Products by blocks"
 BF16_TILES_SPEEDUP = 8.0  # a product by AMX takes so much less than by AVX-512: not measured
 MIN_BLOCKED_PRODUCT_EXTENT = 16  # a nest of fewer rows or columns is more exact: not measured
+MIN_BLOCKED_PRODUCT_EXTENT_AVX512 = 33  # of float32; fewer are a nest: "Products by blocks"
 MIN_TILED_PRODUCT_ROWS = 64  # fewer take less time than the pack of the weight: not measured
 MAX_PRODUCT_TILE_ROWS = 512  # more leave the L2 cache: "Products by blocks"
 MIN_PRODUCT_TILE_COLUMNS = 64  # fewer pack the rows too often: not measured

@@ -27,12 +27,27 @@ from tofuse.ir.types import DType
 
 
 @dataclass(frozen=True)
+class LaneTable:
+    """What a value is for each code: lane k of `register` for the code k.
+
+    `codes` are the code in each lane of each vector, as i32 lanes whose upper bits do not count.
+    """
+
+    register: str
+    codes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class EmittedValue:
-    """A kernel value as SSA operands: one scalar, or `unroll` vectors."""
+    """A kernel value as SSA operands: one scalar, or `unroll` vectors.
+
+    `table` is not None if the value is a function of a code and of values that all lanes share.
+    """
 
     operands: tuple[str, ...]
     dtype: DType
     lanes: int
+    table: LaneTable | None = None
 
 
 @dataclass(frozen=True)
@@ -142,8 +157,10 @@ class FunctionEmitter:
             return size
         return self.f.let(f"trunc i64 {size} to {REGISTER_TYPES[dtype]}")
 
-    def define(self, name: str, operands: list[str], dtype: DType) -> None:
-        self.values[name] = EmittedValue(tuple(operands), dtype, self.lanes)
+    def define(
+        self, name: str, operands: list[str], dtype: DType, table: LaneTable | None = None
+    ) -> None:
+        self.values[name] = EmittedValue(tuple(operands), dtype, self.lanes, table)
 
     def lane_indices(self, index: AffineExpr, u: int) -> str:
         """Return an affine index in every lane of vector `u`, as i64 lanes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tofuse.backends.cpu.llvm.elementwise import emit_elementwise
-from tofuse.backends.cpu.llvm.function_emitter import EmittedValue, FunctionEmitter
+from tofuse.backends.cpu.llvm.function_emitter import EmittedValue, FunctionEmitter, LaneTable
 from tofuse.backends.cpu.llvm.ir_text import REGISTER_TYPES, literal, splat, vector_type
 from tofuse.backends.cpu.llvm.peel import is_nontemporal
 from tofuse.backends.cpu.llvm.register_transpose import tile_element_pointer
@@ -12,7 +12,14 @@ from tofuse.backends.cpu.llvm.strided_access import (
     load_strided,
     store_interleaved,
 )
-from tofuse.backends.cpu.llvm.table_lookup import is_table, look_up
+from tofuse.backends.cpu.llvm.table_lookup import (
+    code_table,
+    is_table,
+    look_up,
+    table_codes,
+    table_of,
+    table_registers,
+)
 from tofuse.ir.interleave import is_vectorizable_stride
 from tofuse.ir.kernel import Compute, Gather, InRange, Iota, Load, Store
 from tofuse.ir.nest import Reload
@@ -101,7 +108,9 @@ def emit_gather(emitter: FunctionEmitter, s: Gather, memory: DType) -> None:
         emitter.define(s.name, vectors, s.dtype)
         return
     if is_table(emitter, s, memory):
-        emitter.define(s.name, look_up(emitter, s, memory), s.dtype)
+        registers, codes = table_registers(emitter, s, memory), table_codes(emitter, s)
+        table = LaneTable(registers[0], codes) if len(registers) == 1 else None
+        emitter.define(s.name, look_up(emitter, registers, codes), s.dtype, table)
         return
     int_ty = vector_type("i64", lanes)
     for u, by in enumerate(emitter.operands(s.dynamic_index, DType.I64)):
@@ -162,11 +171,15 @@ def emit_compute(emitter: FunctionEmitter, s: Compute) -> None:
     is_uniform = all(isinstance(a, str) and emitter.values[a].lanes == 1 for a in s.args)
     if is_uniform and emitter.vector_axis is not None:  # the same value in every lane and vector
         args = [a[:1] * emitter.unroll for a in args]
-    vectors = [
-        emit_elementwise(emitter.f, s.op, [a[u] for a in args], *signature)
-        for u in range(emitter.unroll)
-    ]
-    emitter.define(s.name, vectors, s.dtype)
+    table = table_of(emitter, s, dtypes)
+    if table is not None and s.operand_dtype.is_float and REGISTER_TYPES[s.dtype] == "float":
+        vectors = look_up(emitter, [table.register], table.codes)
+    else:
+        vectors = [
+            emit_elementwise(emitter.f, s.op, [a[u] for a in args], *signature)
+            for u in range(emitter.unroll)
+        ]
+    emitter.define(s.name, vectors, s.dtype, code_table(emitter, s, vectors) or table)
 
 
 def emit_iota(emitter: FunctionEmitter, s: Iota) -> None:

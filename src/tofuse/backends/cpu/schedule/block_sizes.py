@@ -20,6 +20,7 @@ from tofuse.cost.thresholds import (
     MAX_PRODUCT_TILE_ROWS,
     MIN_BLOCK_DEPTH,
     MIN_BLOCKED_PRODUCT_EXTENT,
+    MIN_BLOCKED_PRODUCT_EXTENT_AVX512,
     MIN_PRODUCT_TILE_COLUMNS,
     MIN_TILE_MICROPANELS,
     PANEL_COLUMNS,
@@ -33,15 +34,25 @@ from tofuse.ir.types import DType
 def blocked_schedules(kernel: Kernel, target: Target) -> list[BlockedSchedule]:
     """Return the tiles of a kernel of products, with either factor on the left.
 
-    There are none if the products do not run by blocks.
+    There are none if the products do not run by blocks. A factor on the left is not contiguous
+    along its lines, of which a micropanel has few: it would use a part of each cache line.
     """
     found = analyze_products(kernel)
     if found is None or not target.fma:
         return []
-    extents = (size_hint(kernel.extent(a)) for a in (found.rows, found.columns))
-    if min(extents) < MIN_BLOCKED_PRODUCT_EXTENT:
+    extents = [kernel.extent(a) for a in (found.rows, found.columns)]
+    by_lines = [
+        any(found.is_contiguous_along(pair[k], lines) for pair in found.factors)
+        for k, lines in enumerate((found.rows, found.columns))
+    ]
+    schedule = _schedule(found, target)
+    least = MIN_BLOCKED_PRODUCT_EXTENT
+    if schedule.microkernel is Microkernel.F32 and target.avx512 and not any(by_lines):
+        least = MIN_BLOCKED_PRODUCT_EXTENT_AVX512
+    shortest = min(extents, key=size_hint)
+    if size_hint(shortest) < (least if isinstance(shortest, int) else MIN_BLOCKED_PRODUCT_EXTENT):
         return []
-    return [_schedule(x, target) for x in (found, found.transposed())]
+    return [schedule] if by_lines[1] else [schedule, _schedule(found.transposed(), target)]
 
 
 def block_variants(

@@ -15,7 +15,7 @@ from tofuse.cost.thresholds import (
     SHORT_ROW_BYTES,
 )
 from tofuse.ir.dims import product, size_hint
-from tofuse.ir.kernel import Compute, Kernel, Load, iteration_axes, make_affine
+from tofuse.ir.kernel import Compute, Kernel, Load, Reduce, iteration_axes, make_affine
 from tofuse.ir.nest import For, Nest, Node, StmtNode
 from tofuse.ir.schedule import Loop
 from tofuse.ops.table import OPS
@@ -34,19 +34,28 @@ def prefetch(nest: Nest) -> Nest:
 
 
 def _prefetch_nodes(
-    kernel: Kernel, nodes: Sequence[Node], around: tuple[Loop, ...]
+    kernel: Kernel, nodes: Sequence[Node], around: tuple[Loop, ...], reduces: bool = False
 ) -> tuple[Node, ...]:
-    """Return nodes inside the loops `around` with prefetches."""
+    """Return nodes inside the loops `around` with prefetches.
+
+    `reduces`: one of these loops adds up a reduction.
+    """
     outer = around[-1] if around else None
     result = [
-        replace(n, body=_prefetch_nodes(kernel, n.body, (*around, n.loop)))
+        replace(
+            n,
+            body=_prefetch_nodes(kernel, n.body, (*around, n.loop), reduces or bool(n.reductions)),
+        )
         if isinstance(n, For)
         else n
         for n in nodes
     ]
     passes = [n for n in result if isinstance(n, For)]
     if outer is not None and not outer.strip:
-        passes = [replace(n, prefetch=_row_loads(kernel, n, around)) for n in passes]
+        passes = [
+            replace(n, prefetch=_row_loads(kernel, n, around, reduces or bool(n.reductions)))
+            for n in passes
+        ]
         rest = iter(passes)
         result = [next(rest) if isinstance(n, For) else n for n in result]
     later_passes = [n for n in passes[1:] if n.loop == passes[0].loop]
@@ -76,7 +85,9 @@ def _next_row_loads(kernel: Kernel, first: For, axis: str) -> tuple[Load, ...]:
     )
 
 
-def _row_loads(kernel: Kernel, pass_: For, around: tuple[Loop, ...]) -> tuple[Load, ...]:
+def _row_loads(
+    kernel: Kernel, pass_: For, around: tuple[Loop, ...], reduces: bool
+) -> tuple[Load, ...]:
     """Return an innermost loop's loads of later rows: short ones, and long ones of bytes."""
     if any(isinstance(n, For) for n in pass_.body):
         return pass_.prefetch
@@ -88,11 +99,28 @@ def _row_loads(kernel: Kernel, pass_: For, around: tuple[Loop, ...]) -> tuple[Lo
         has_gap = size_hint(step) * itemsize >= row_bytes + CACHE_LINE
         if row_bytes <= SHORT_ROW_BYTES and has_gap:
             found.append(replace(s, index=s.index + make_affine([], step * ROWS_AHEAD)))
-        elif pass_.reductions and itemsize == 1 and row_bytes >= MIN_PREFETCHED_ROW_BYTES:
-            own = [lp for lp in around if not lp.strip and s.index.coefficient(lp.axis) != 0]
+        elif reduces and itemsize == 1:
+            row, outside = _contiguous_row(kernel, s, pass_, around)
+            own = [lp for lp in outside if not lp.strip and s.index.coefficient(lp.axis) != 0]
             steps = [s.index.coefficient(lp.axis) * lp.jam for lp in own[-1:]]
-            found += (replace(s, index=s.index + make_affine([], step)) for step in steps)
-    return tuple(found)
+            if row >= MIN_PREFETCHED_ROW_BYTES:
+                found += (replace(s, index=s.index + make_affine([], step)) for step in steps)
+    # loads of the same elements are prefetched once
+    return tuple({(s.buffer, s.index): s for s in reversed(found)}.values())
+
+
+def _contiguous_row(
+    kernel: Kernel, s: Load, pass_: For, around: tuple[Loop, ...]
+) -> tuple[int, tuple[Loop, ...]]:
+    """Return how many elements a reduction reads one after another, and the loops around it."""
+    reduced = {a for r in kernel.body if isinstance(r, Reduce) for a in r.over}
+    elements = size_hint(kernel.extent(pass_.loop.axis))
+    while around and around[-1].axis in reduced and not around[-1].strip:
+        if s.index.coefficient(around[-1].axis) != elements:
+            break
+        elements *= size_hint(kernel.extent(around[-1].axis))
+        around = around[:-1]
+    return elements, around
 
 
 def _large_loads(kernel: Kernel, pass_: For) -> list[Load]:

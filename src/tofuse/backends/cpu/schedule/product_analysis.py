@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tofuse.backends.cpu.llvm.matmul.pack import WIDTH
 from tofuse.ir.dims import size_hint
-from tofuse.ir.kernel import Compute, Kernel, Reduce, Store, iteration_axes
+from tofuse.ir.kernel import Compute, Kernel, Load, Reduce, Store, iteration_axes
 from tofuse.ir.types import DType
 from tofuse.schedule.axis_strides import axes_by_stride
 from tofuse.schedule.backward_slice import backward_slice
@@ -27,6 +27,14 @@ class ProductAnalysis:
     rows: str
     columns: str
     outer: tuple[str, ...]
+
+    def is_contiguous_along(self, factor: str, lines: str) -> bool:
+        """Whether most loads of a factor are contiguous along its lines, not along the depth."""
+        needed = backward_slice([self.kernel.definitions[factor]], self.kernel.definitions)
+        depth = {a for s in self.sums for a in s.over}
+        loads = [s for s in needed if isinstance(s, Load)]
+        along_lines = sum(s.index.coefficient(lines) == 1 for s in loads)
+        return along_lines > sum(any(s.index.coefficient(a) == 1 for a in depth) for s in loads)
 
     def transposed(self) -> ProductAnalysis:
         """Return the same products with left and right, rows and columns exchanged."""

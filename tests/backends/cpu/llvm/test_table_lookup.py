@@ -1,0 +1,113 @@
+"""Functions of a code, computed once for each code: the bits are those of one number at a time."""
+
+import random
+import re
+
+import pytest
+import torch
+
+from tests.support.kernels import kernel, run_llvm, schedules
+from tofuse.backends.cpu.llvm.emit import EmitOptions, emit
+from tofuse.backends.cpu.llvm.load import host_target
+from tofuse.backends.cpu.llvm.machine_code import assembly
+from tofuse.backends.cpu.schedule.build_nest import build_nest
+
+WIDE = 16
+CODES = {
+    "low half": ["c = bitwise_and b 15 of u8 : u8"],
+    "high half": ["c = shift_right b 4 of u8 : u8"],
+    "two bits": ["c0 = shift_right b 2 of u8 : u8", "c = bitwise_and c0 3 of u8 : u8"],
+    "three bits": ["c0 = shift_right b 5 of u8 : u8", "c = bitwise_and c0 7 of u8 : u8"],
+    "mask of two pieces": ["c = bitwise_and b 10 of u8 : u8"],
+    "more bits than are needed": ["c = bitwise_and b 31 of u8 : u8"],
+    "remainder": ["c0 = convert b of u8 : i32", "c = remainder c0 11 of i32 : i32"],
+    "wide": ["c0 = convert b of u8 : i64", "c = bitwise_and c0 15 of i64 : i64"],
+}
+UNARY = ["neg", "abs", "exp", "round_bf16", "round_f16", "sign", "sqrt"]
+BINARY = ["add", "sub", "mul", "div", "maximum", "minimum"]
+
+
+def program(code: str, seed: int, rows: int, columns: int) -> str:
+    """Return a kernel of random operations on a code, numbers of a row, constants, and a tensor."""
+    choose, lines = random.Random(seed), list(CODES[code])
+    dtype = lines[-1].rpartition(" ")[2]
+    if choose.random() < 0.5 and dtype != "u8":
+        lines.append(f"d = sub c 8 of {dtype} : {dtype}")
+    elif choose.random() < 0.5 and dtype == "u8":
+        lines += ["e = convert c of u8 : i8", "d = sub e 8 of i8 : i8"]
+    (name, _, *_), source = lines[-1].split(" "), lines[-1].rpartition(" ")[2]
+    lines.append(f"f = convert {name} of {source} : f32")
+    values = ["f"]
+    for k in range(choose.randrange(1, 7)):
+        last, other = values[-1], choose.choice([*values, "s", "z", "1.5", "-0.25", "s", "z", "x"])
+        op = choose.choice([*UNARY, *BINARY, *BINARY])
+        operands = last if op in UNARY else f"{last} {other}"
+        if op in BINARY and choose.random() < 0.5:
+            operands = f"{other} {last}"
+        lines.append(f"t{k} = {op} {operands} of f32 : f32")
+        values.append(f"t{k}")
+    body = "\n  ".join(lines)
+    return f"""
+kernel k(b_: in u8, s_: in f32, z_: in f32, x_: in f32, y: out f32) over n:{rows} j:{columns} {{
+  b = load b_[({columns})*n + j] : u8
+  s = load s_[n] : f32
+  z = load z_[n] : f32
+  x = load x_[({columns})*n + j] : f32
+  {body}
+  store y[({columns})*n + j] {values[-1]} : f32
+}}
+"""
+
+
+def live(text: str) -> str:
+    """Return a kernel without the loads and the buffers that nothing reads."""
+    for name in ("s", "z", "x"):
+        if len(re.findall(rf"\b{name}\b", text)) == 1:
+            text = re.sub(rf"  {name} = load .*\n", "", text).replace(f"{name}_: in f32, ", "")
+    return text
+
+
+@pytest.mark.broad(8)
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("seed", range(24))
+def test_bits_are_those_of_one_number_at_a_time(code, seed):
+    rows, columns = 3, random.Random(seed).choice([1, 16, 37, 256, 300])
+    made = kernel(live(program(code, seed, rows, columns)))
+    codes = torch.arange(rows * columns).remainder(256).to(torch.uint8)
+    special = torch.tensor([float("inf"), float("nan"), -0.0, 1e-40, 3e38])
+    s, z = (
+        special[torch.randint(5, (rows,))] if seed % 3 == 0 else torch.randn(rows) for _ in "sz"
+    )
+    buffers = {"b_": codes, "s_": s, "z_": z, "x_": torch.randn(rows * columns)}
+    buffers = {n: t for n, t in buffers.items() if any(b.name == n for b in made.buffers)}
+    buffers["y"] = torch.empty(rows * columns)
+    (expected, *_) = (run_llvm(made, x, buffers, {}) for x in schedules(made, lanes=(1,)))
+    for schedule in schedules(made, lanes=(8, WIDE)):
+        found = run_llvm(made, schedule, buffers, {})
+        same = found["y"].view(torch.int32) == expected["y"].view(torch.int32)
+        assert bool((same | (found["y"].isnan() & expected["y"].isnan())).all())
+
+
+@pytest.mark.skipif(host_target(1).native_lanes < WIDE, reason="a register has fewer lanes")
+def test_scale_and_zero_point_are_applied_to_each_code_once():
+    """Of two vectors of codes, no conversion, subtraction or multiplication remains."""
+    text = """
+kernel k(b_: in u8, s_: in f32, z_: in f32, y: out f32) over n:64 j:64 {
+  b = load b_[(64)*n + j] : u8
+  s = load s_[n] : f32
+  z = load z_[n] : f32
+  c = bitwise_and b 15 of u8 : u8
+  f = convert c of u8 : f32
+  g = sub f z of f32 : f32
+  h = mul g s of f32 : f32
+  store y[(64)*n + j] h : f32
+}
+"""
+    made = kernel(text)
+    (schedule, *_) = schedules(made, lanes=(WIDE,))
+    lines = assembly(emit(build_nest(made, schedule), EmitOptions(native=WIDE)))
+    counts = {op: len(re.findall(rf"\t{op}\b", lines)) for op in ("vcvtdq2ps", "vsubps", "vmulps")}
+    looked_up = len(re.findall(r"\tvperm(ps|d)\b", lines))
+    assert looked_up >= 2 and counts["vcvtdq2ps"] == 0
+    assert counts["vsubps"] + counts["vmulps"] <= 4 < looked_up + 4
+    assert not re.search(r"\tvpand[dq]?\t", lines)
