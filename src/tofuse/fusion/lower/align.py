@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tofuse.analysis.alias import MemRef
+from tofuse.fusion.concat.guards import operand_start
 from tofuse.fusion.lower.axes import Atom, Atoms, LoweringError
 from tofuse.ir.dims import Dim, contiguous_strides, equal_strides
 from tofuse.ir.graph import Op, Value
@@ -150,22 +151,30 @@ def _view(state: Alignment, op: Op) -> Dims:
         state.atoms.unify([a for d in source for a in d], [a for d in out for a in d])
         return out
     return [
-        source[k] if whole else state.atoms.fresh(op.result.shape[k])
-        for k, whole in enumerate(_whole_dims(state, op, source))
+        source[k] if whole else _sliced_dim(state, op, k, source[k])
+        for k, whole in enumerate(_whole_dims(op))
     ]
 
 
-def _whole_dims(state: Alignment, op: Op, source: Dims) -> list[bool]:
-    whole = [
+def _sliced_dim(state: Alignment, op: Op, k: int, source: list[Atom]) -> list[Atom]:
+    """Return the axes of a dimension that a slice takes a part of."""
+    part = state.atoms.fresh(op.result.shape[k])
+    if op.ints("step")[k] == 1:
+        state.atoms.shift(part, source, op.dims("start")[k])
+    else:
+        state.atoms.pin(source)
+        state.atoms.pin(part)
+    return part
+
+
+def _whole_dims(op: Op) -> list[bool]:
+    """Return for each dimension whether a slice takes all of it."""
+    return [
         start == 0 and step == 1 and a == b
         for start, step, a, b in zip(
             op.dims("start"), op.ints("step"), op.inputs[0].shape, op.result.shape, strict=True
         )
     ]
-    for k, is_whole in enumerate(whole):
-        if not is_whole:
-            state.atoms.pin(source[k])
-    return whole
 
 
 def _concat(state: Alignment, op: Op) -> Dims:
@@ -177,8 +186,7 @@ def _concat(state: Alignment, op: Op) -> Dims:
             if x.shape[d] == op.result.shape[d]:
                 state.atoms.unify(axes, out[d])
             else:
-                state.atoms.pin(axes)
-                state.atoms.pin(out[d])
+                state.atoms.shift(axes, out[d], operand_start(op, k, d))
     return out
 
 

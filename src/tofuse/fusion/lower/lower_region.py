@@ -15,7 +15,7 @@ from tofuse.fusion.lower.register_types import (
     emit_round,
     operand_dtype,
 )
-from tofuse.ir.dims import Dim, SymDim
+from tofuse.ir.dims import Dim, SymDim, product
 from tofuse.ir.elements import round_scalar
 from tofuse.ir.graph import Op, Scalar, Value
 from tofuse.ir.kernel import (
@@ -72,8 +72,11 @@ def _view(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
     for k, (start, step) in enumerate(zip(op.dims("start"), op.ints("step"), strict=True)):
         if source[k] == out[k] or not source[k]:
             continue
-        (atom,) = self.alignment.atoms.leaves(source[k])
-        moved[atom] = self.dim_index(out[k], sub) * step + AffineExpr((), start)
+        if step == 1:
+            (atom,), part, start = self.alignment.atoms.shifted(source[k], out[k], start)
+        else:
+            (atom,), part = self.alignment.atoms.leaves(source[k]), out[k]
+        moved[atom] = self.dim_index(part, sub) * step + AffineExpr((), start)
     return self.operand(op, 0, tuple(sorted(moved.items(), key=lambda s: s[0])), guard)
 
 
@@ -109,13 +112,15 @@ def _operand_index(
     for d, extent in enumerate(x.shape):
         if extent == op.result.shape[d]:
             continue
-        start, index = operand_start(op, k, d), self.dim_index(out[d], sub)
-        atoms, outer = self.alignment.atoms.leaves(dims[d]), mask
-        inside = is_in_range(index, start, start + extent, self.extents)
+        start = operand_start(op, k, d)
+        atoms, whole, start = self.alignment.atoms.shifted(dims[d], out[d], start)
+        count = product(self.alignment.atoms.extent(a) for a in atoms)
+        index, outer = self.dim_index(whole, sub), mask
+        inside = is_in_range(index, start, start + count, self.extents)
         if inside is False:
             return None
         if not inside:
-            mask = self.add(InRange(self.fresh(), index, start, start + extent, outer))
+            mask = self.add(InRange(self.fresh(), index, start, start + count, outer))
             self.guards.add(mask, op, index, outer, single_element=not atoms)
         for atom in atoms:
             if atom in self.axes and x in self.alignment.value_dims:
