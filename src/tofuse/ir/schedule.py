@@ -84,7 +84,7 @@ class BlockedSchedule:
     A tile has `tile_rows` iterations of the axis `rows` and `tile_columns` of the axis `columns`.
     The microkernel keeps the sums of `micro_rows` rows and `micro_columns` columns in registers.
     A block has the columns of a tile, up to `depth` steps of the microkernel, and the rows of
-    `left_micropanels` microkernels.
+    `left_micropanels` micropanels.
     """
 
     rows: str

@@ -111,3 +111,52 @@ kernel k(b_: in u8, s_: in f32, z_: in f32, y: out f32) over n:64 j:64 {
     assert looked_up >= 2 and counts["vcvtdq2ps"] == 0
     assert counts["vsubps"] + counts["vmulps"] <= 4 < looked_up + 4
     assert not re.search(r"\tvpand[dq]?\t", lines)
+
+
+@pytest.mark.parametrize("op", ["truncdiv", "remainder", "floordiv", "fmod"])
+@pytest.mark.parametrize("divisor", ["plus 1", "minus 8", "minus z"])
+def test_codes_that_do_not_occur_are_no_divisors(op, divisor):
+    """The codes are below 8; the divisor of one above is 0."""
+    change = {"plus 1": "add c 1", "minus 8": "sub c 8", "minus z": "sub c z"}[divisor]
+    text = f"""
+kernel k(b_: in u8, z_: in i32, s_: in f32, y: out f32) over n:3 j:37 {{
+  b = load b_[(37)*n + j] : u8
+  z = load z_[n] : i32
+  s = load s_[n] : f32
+  c0 = bitwise_and b 7 of u8 : u8
+  c = convert c0 of u8 : i32
+  d = {change} of i32 : i32
+  q = {op} 100 d of i32 : i32
+  f = convert q of i32 : f32
+  h = mul f s of f32 : f32
+  store y[(37)*n + j] h : f32
+}}
+"""
+    made = kernel(text)
+    buffers = {"b_": torch.randint(0, 256, (111,), dtype=torch.uint8), "s_": torch.rand(3)}
+    buffers |= {"z_": torch.tensor([9, 12, -1], dtype=torch.int32), "y": torch.empty(111)}
+    (expected, *_) = (run_llvm(made, x, buffers, {}) for x in schedules(made, lanes=(1,)))
+    for schedule in schedules(made, lanes=(8, WIDE)):
+        assert torch.equal(run_llvm(made, schedule, buffers, {})["y"], expected["y"])
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+def test_what_a_sum_adds_or_a_store_rounds_is_not_looked_up(rounded):
+    """An addition is fused with its product; a number that is rounded twice takes longer."""
+    last = "t = round_bf16 h of f32 : f32\n  store y[(64)*n + j] t : bf16"
+    last = last if rounded else "t = reduce sum<j> h : f32\n  store y[n] t : f32"
+    text = f"""
+kernel k(b_: in u8, s_: in f32, y: out {"bf16" if rounded else "f32"}) over n:4 j:64 {{
+  b = load b_[(64)*n + j] : u8
+  s = load s_[n] : f32
+  c = bitwise_and b 15 of u8 : u8
+  f = convert c of u8 : f32
+  h = mul f s of f32 : f32
+  {last}
+}}
+"""
+    made = kernel(text)
+    for schedule in schedules(made, lanes=(WIDE,)):
+        lines = emit(build_nest(made, schedule), EmitOptions(native=WIDE))
+        used = re.findall(r"(%\S+) = call \S+ \S+ \S+ @llvm\.x86\.avx512\.permvar", lines)
+        assert len(used) <= (4 if rounded else 0)

@@ -30,7 +30,8 @@ from tofuse.ir.types import DType
 class LaneTable:
     """What a value is for each code: lane k of `register` for the code k.
 
-    `codes` are the code in each lane of each vector, as i32 lanes whose upper bits do not count.
+    Lanes of codes that do not occur hold anything. Each of `codes` is a vector of codes, as i32
+    lanes whose upper bits do not count.
     """
 
     register: str

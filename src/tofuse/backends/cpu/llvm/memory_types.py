@@ -86,11 +86,15 @@ def _encode(b: FormulaBuilder, x: Value, dtype: DType) -> Value:
 
 
 def _decode(b: FormulaBuilder, byte: Value, dtype: DType) -> Value:
-    """Return the float32 value of a byte in an i32; computed through fp16, whose range is wider."""
+    """Return the float32 value of a byte, which is given as an i32.
+
+    It is computed through fp16, whose range is wider.
+    """
     short = b.cast("trunc", byte, "i16")
     if dtype is DType.F8E5M2:
         return b.cast("fpext", b.cast("bitcast", short << 8, "half"), "float")
-    # a sign extension and a shift move sign and fraction; the bit between them is cleared
+    # a sign extension and a shift move sign, exponent and fraction, and leave a copy of the sign in
+    # the upper bit of fp16's exponent
     signed = b.cast("sext", b.cast("trunc", byte, "i8"), "i16")
     half = b.cast("bitcast", signed << 7 & ~0x4000, "half")
     wide = b.cast("fpext", half, "float") * 256.0  # the fp16 number's exponent is 8 too small

@@ -14,6 +14,7 @@ from tofuse.backends.cpu.llvm.strided_access import (
 )
 from tofuse.backends.cpu.llvm.table_lookup import (
     code_table,
+    is_looked_up,
     is_table,
     look_up,
     table_codes,
@@ -172,7 +173,7 @@ def emit_compute(emitter: FunctionEmitter, s: Compute) -> None:
     if is_uniform and emitter.vector_axis is not None:  # the same value in every lane and vector
         args = [a[:1] * emitter.unroll for a in args]
     table = table_of(emitter, s, dtypes)
-    if table is not None and s.operand_dtype.is_float and REGISTER_TYPES[s.dtype] == "float":
+    if table is not None and is_looked_up(emitter, s):
         vectors = look_up(emitter, [table.register], table.codes)
     else:
         vectors = [

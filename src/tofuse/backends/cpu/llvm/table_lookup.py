@@ -2,22 +2,25 @@
 
 What a kernel computes from a code of few bits and from numbers that all lanes share, such as a
 scale and a zero point, is computed for each possible code, in the lanes of one register. Each
-vector of codes then selects lanes of it. The results have the same bits.
+vector of codes then selects lanes of it. The results have the same bits: products that a sum adds
+are not looked up, because they are fused with the addition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from tofuse.backends.cpu.llvm.elementwise import emit_elementwise
 from tofuse.backends.cpu.llvm.function_emitter import FunctionEmitter, LaneTable
 from tofuse.backends.cpu.llvm.ir_text import REGISTER_TYPES, ramp, splat, vector_type
-from tofuse.backends.cpu.llvm.value_ranges import value_range
+from tofuse.backends.cpu.llvm.value_ranges import COPY_MARK, value_range
 from tofuse.cost.thresholds import MAX_LOOKUP_TABLE_REGISTERS
 from tofuse.ir.graph import Scalar
-from tofuse.ir.kernel import Compute, Gather
+from tofuse.ir.kernel import Compute, Gather, Kernel, Reduce, Store
 from tofuse.ir.types import DType
 
+INTEGER_DIVISIONS = ("div", "truncdiv", "floordiv", "fmod", "remainder")
 # Permutations of a register of floats by another, by lanes.
 PERMUTATIONS = {16: "@llvm.x86.avx512.permvar.sf.512", 8: "@llvm.x86.avx2.permps"}
 
@@ -49,7 +52,10 @@ def table_codes(emitter: FunctionEmitter, s: Gather) -> tuple[str, ...]:
 
 
 def look_up(emitter: FunctionEmitter, registers: Sequence[str], codes: Sequence[str]) -> list[str]:
-    """Return the elements of a table of floats in one or two registers, for vectors of codes."""
+    """Return the elements of a table of floats in one or two registers, for vectors of codes.
+
+    If there are two registers, the upper bits of the codes count.
+    """
     f, lanes = emitter.f, emitter.lanes
     index_ty, ty, mask_ty = (vector_type(t, lanes) for t in ("i32", "float", "i1"))
     found: list[str] = []
@@ -65,9 +71,10 @@ def look_up(emitter: FunctionEmitter, registers: Sequence[str], codes: Sequence[
 
 
 def code_table(emitter: FunctionEmitter, s: Compute, vectors: Sequence[str]) -> LaneTable | None:
-    """Return the table of an integer that may be no more than a lane's number; else None.
+    """Return the table of an integer whose values are all numbers of lanes, else None.
 
-    `vectors` are the integer. Bits that the permutation ignores are not cleared.
+    `vectors` are its vectors. If it is a masked value, the codes are that value without the mask,
+    as the permutation ignores the upper bits.
     """
     scalar, lanes = REGISTER_TYPES[s.dtype], emitter.lanes
     known = value_range(emitter.nest.kernel, s.name)
@@ -85,10 +92,16 @@ def code_table(emitter: FunctionEmitter, s: Compute, vectors: Sequence[str]) -> 
 
 
 def table_of(emitter: FunctionEmitter, s: Compute, dtypes: Sequence[DType]) -> LaneTable | None:
-    """Return the table of an op of one table and of numbers that all lanes share; else None."""
+    """Return the table of an op, else None.
+
+    Its operands are functions of one code, or numbers that all lanes share. The table also has a
+    lane for each code that does not occur, so no integer is divided by a function of the code.
+    """
     varying = [a for a in s.args if isinstance(a, str) and emitter.values[a].lanes > 1]
     tables = {a: table for a in varying if (table := emitter.values[a].table) is not None}
     if not _permutes(emitter) or s.op == "where" or not tables or len(tables) < len({*varying}):
+        return None
+    if s.op in INTEGER_DIVISIONS and not s.operand_dtype.is_float and s.args[1] in tables:
         return None
     codes, *others = (t.codes for t in tables.values())
     if any(c != codes for c in others):
@@ -99,6 +112,29 @@ def table_of(emitter: FunctionEmitter, s: Compute, dtypes: Sequence[DType]) -> L
     ]
     signature = s.operand_dtype, s.dtype, emitter.lanes
     return LaneTable(emit_elementwise(emitter.f, s.op, operands, *signature), codes)
+
+
+def is_looked_up(emitter: FunctionEmitter, s: Compute) -> bool:
+    """Whether an op that has a table is looked up in it, not computed for each element.
+
+    A product that a sum adds is fused with the addition, and a rounded number that is stored need
+    not be rounded again.
+    """
+    if not s.operand_dtype.is_float or REGISTER_TYPES[s.dtype] != "float":
+        return False
+    summed, stored = _uses(emitter.nest.kernel)
+    name = s.name.partition(COPY_MARK)[0]
+    return not (
+        (s.op == "mul" and name in summed) or (s.op.startswith("round_") and name in stored)
+    )
+
+
+@lru_cache(maxsize=8)
+def _uses(kernel: Kernel) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the values that sums add, and those that are stored."""
+    summed = frozenset(s.arg for s in kernel.body if isinstance(s, Reduce) and s.op == "sum")
+    stored = frozenset(s.value for s in kernel.body if isinstance(s, Store))
+    return summed, frozenset(v for v in stored if isinstance(v, str))
 
 
 def _permutes(emitter: FunctionEmitter) -> bool:

@@ -34,8 +34,8 @@ from tofuse.ir.types import DType
 def blocked_schedules(kernel: Kernel, target: Target) -> list[BlockedSchedule]:
     """Return the tiles of a kernel of products, with either factor on the left.
 
-    There are none if the products do not run by blocks. A factor on the left is not contiguous
-    along its lines, of which a micropanel has few: it would use a part of each cache line.
+    There are none if the products do not run by blocks, and one if the right factor is contiguous
+    along its lines. On the left, a micropanel would use only a part of each of its cache lines.
     """
     found = analyze_products(kernel)
     if found is None or not target.fma:
@@ -58,7 +58,11 @@ def blocked_schedules(kernel: Kernel, target: Target) -> list[BlockedSchedule]:
 def block_variants(
     kernel: Kernel, chosen: BlockedSchedule, target: Target
 ) -> list[BlockedSchedule]:
-    """Return the schedules that differ from the chosen one in one respect, for autotuning."""
+    """Return schedules to time beside the chosen one.
+
+    Some have the other factor on the left. Others have half or twice the rows or columns of a tile,
+    or the depth of a block.
+    """
     found = [s for s in blocked_schedules(kernel, target) if s.rows != chosen.rows]
     for factor in (0.5, 2):
         rows, columns, depth = (
@@ -103,9 +107,9 @@ def _schedule(found: ProductAnalysis, target: Target) -> BlockedSchedule:
 
 
 def _tile_rows(rows: Dim, others: int, micro_rows: int, threads: int) -> int:
-    """Return the rows of a tile, of which there are `others` for each range of rows.
+    """Return the rows of a tile, if `others` tiles have the same rows.
 
-    Few tiles are about as many for each thread, unless they would have few rows.
+    If there are few tiles, each thread gets equally many, unless tiles would have too few rows.
     """
     if not isinstance(rows, int):
         return MAX_PRODUCT_TILE_ROWS

@@ -29,7 +29,7 @@ class ProductAnalysis:
     outer: tuple[str, ...]
 
     def is_contiguous_along(self, factor: str, lines: str) -> bool:
-        """Whether most loads of a factor are contiguous along its lines, not along the depth."""
+        """Whether more loads of a factor are contiguous along its lines than along the depth."""
         needed = backward_slice([self.kernel.definitions[factor]], self.kernel.definitions)
         depth = {a for s in self.sums for a in s.over}
         loads = [s for s in needed if isinstance(s, Load)]
@@ -45,8 +45,9 @@ class ProductAnalysis:
 def analyze_products(kernel: Kernel) -> ProductAnalysis | None:
     """Return the products of a kernel, None if it reduces or stores anything else.
 
-    The left factors alone have the rows, the right factors alone have the columns. The results are
-    contiguous along the columns, if these fill a micropanel.
+    The left factors alone have the rows, the right factors alone have the columns. If the
+    right factors alone have the axis along which the results are contiguous, and it fills a
+    micropanel, it is the columns.
     """
     value_axes, stmt_axes = iteration_axes(kernel)
     sums = tuple(s for s in kernel.body if isinstance(s, Reduce))

@@ -242,7 +242,7 @@ class _TaskEmitter:
         left, right = self._at(blocked.offsets.left), self._at(blocked.offsets.right)
         size = micropanel_elements(rows, not p.left.line_major, panel_depth)
         _, left_step = micropanel_strides(not p.left.line_major, panel_depth)
-        # longer sums of products of bfloat16 are as exact
+        # parts of bfloat16 have twice as many steps: shorter ones are not more exact
         part_steps = PARTIAL_PRODUCT_SUM_STEPS * schedule.microkernel.step_elements
         with ExitStack() as loops:
             j = loops.enter_context(f.loop("0", columns, str(width)))

@@ -1,6 +1,6 @@
 """Packing: copy a block of an operand into micropanels, in the order in which the kernel reads it.
 
-A block has lines (rows of A, columns of B) of up to PANEL_DEPTH elements along the sum. A
+A block has lines (rows of A, columns of B), each with the elements of a part of the sum. A
 micropanel holds as many lines as the microkernel takes at once; lines outside the block are zeros.
 """
 
