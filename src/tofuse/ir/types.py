@@ -30,6 +30,11 @@ class DType(Enum):
         return self in (DType.F64, DType.F32) or self.is_reduced_float
 
     @property
+    def fits_half(self) -> bool:
+        """Whether float16 and bfloat16 hold each value of this dtype of one byte."""
+        return self in (DType.BOOL, DType.I8, DType.U8, DType.F8E4M3, DType.F8E5M2)
+
+    @property
     def is_reduced_float(self) -> bool:
         """Half precision and fp8: computed in float32 (c10::isReducedFloatingType)."""
         return self in (DType.F16, DType.BF16) or self.is_fp8

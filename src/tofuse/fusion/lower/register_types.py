@@ -35,7 +35,7 @@ def emit_convert(emit: Emit, arg: Arg, source: DType, target: DType) -> Arg:
 
 def _holds_all(target: DType, source: DType) -> bool:
     """Whether each value of one dtype is a value of a half-precision one."""
-    return target in (DType.F16, DType.BF16) and source in (DType.BOOL, DType.I8, DType.U8)
+    return target in (DType.F16, DType.BF16) and source.fits_half
 
 
 def emit_round(emit: Emit, arg: Arg, dtype: DType) -> Arg:

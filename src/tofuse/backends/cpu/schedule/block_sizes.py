@@ -153,9 +153,10 @@ def _is_bf16(kernel: Kernel, value: str) -> bool:
     """Whether bfloat16 holds a value exactly."""
     match kernel.definitions[value]:
         case Load(buffer=buffer):
-            return any(b.name == buffer and b.dtype is DType.BF16 for b in kernel.buffers)
+            dtype = next(b.dtype for b in kernel.buffers if b.name == buffer)
+            return dtype is DType.BF16 or dtype.fits_half
         case Compute(op="round_bf16"):
             return True
         case Compute(op="convert", operand_dtype=dtype):
-            return dtype in (DType.I8, DType.U8, DType.BOOL)
+            return dtype.fits_half
     return False
