@@ -32,3 +32,18 @@ def test_ranges(text, expected):
     )
     assert value_range(k, "v1") == expected
     assert value_range(k, "v1.i.3") == expected  # a copy
+
+
+def test_one_of_two_values_has_the_range_of_both():
+    k = kernel(
+        """kernel k(x: in u8, y: out i64) over i:64 {
+          v0 = load x[i] : u8
+          v1 = bitwise_and v0 15 of u8 : u8
+          v2 = shift_right v0 3 of u8 : u8
+          c = in_range [i] 3 20 : b1
+          v3 = where c v1 v2 of u8 : u8
+          v4 = where c v1 3 of u8 : u8
+          store y[i] 0 : i64
+        }"""
+    )
+    assert (value_range(k, "v3"), value_range(k, "v4")) == ((0, 31), (0, 15))

@@ -28,7 +28,7 @@ def _value_ranges(kernel: Kernel) -> Mapping[str, Range]:
         if isinstance(s, Load):
             known = _LOADED.get(dtypes[s.buffer])
         elif isinstance(s, Compute) and s.op in _RULES and s.dtype in _LIMITS:
-            operands = [_operand_range(a, found) for a in s.args]
+            operands = [_operand_range(a, found) for a in s.args[s.op == "where" :]]
             if all(r is not None for r in operands):
                 known = _RULES[s.op](*(r for r in operands if r is not None))
             elif s.op == "bitwise_and":
@@ -73,6 +73,11 @@ def _remainder(x: Range, by: Range) -> Range | None:
     return (0, by[0] - 1) if by[0] == by[1] > 0 else None
 
 
+def _where(x: Range, y: Range) -> Range:
+    """Return the range of one of two values, whatever the condition is."""
+    return min(x[0], y[0]), max(x[1], y[1])
+
+
 _LOADED: Mapping[DType, Range] = {
     DType.U8: (0, 255),
     DType.I8: (-128, 127),
@@ -92,4 +97,5 @@ _RULES: Mapping[str, Callable[..., Range | None]] = {
     "shift_right": _shift_right,
     "shift_left": _shift_left,
     "remainder": _remainder,
+    "where": _where,
 }
