@@ -8,8 +8,8 @@ import torch
 
 from tests.support.kernels import kernel, run_llvm, schedules
 from tofuse.backends.cpu.llvm.emit import EmitOptions, emit
-from tofuse.backends.cpu.llvm.load import host_target
 from tofuse.backends.cpu.llvm.machine_code import assembly
+from tofuse.backends.cpu.processors import PROCESSORS
 from tofuse.backends.cpu.schedule.build_nest import build_nest
 
 WIDE = 16
@@ -88,26 +88,26 @@ def test_bits_are_those_of_one_number_at_a_time(code, seed):
         assert bool((same | (found["y"].isnan() & expected["y"].isnan())).all())
 
 
-@pytest.mark.skipif(host_target(1).native_lanes < WIDE, reason="a register has fewer lanes")
-def test_scale_and_zero_point_are_applied_to_each_code_once():
+@pytest.mark.parametrize(("level", "lanes", "mask"), [("avx512", WIDE, 15), ("avx2", 8, 7)])
+def test_scale_and_zero_point_are_applied_to_each_code_once(level, lanes, mask):
     """Of two vectors of codes, no conversion, subtraction or multiplication remains."""
-    text = """
-kernel k(b_: in u8, s_: in f32, z_: in f32, y: out f32) over n:64 j:64 {
+    text = f"""
+kernel k(b_: in u8, s_: in f32, z_: in f32, y: out f32) over n:64 j:64 {{
   b = load b_[(64)*n + j] : u8
   s = load s_[n] : f32
   z = load z_[n] : f32
-  c = bitwise_and b 15 of u8 : u8
+  c = bitwise_and b {mask} of u8 : u8
   f = convert c of u8 : f32
   g = sub f z of f32 : f32
   h = mul g s of f32 : f32
   store y[(64)*n + j] h : f32
-}
+}}
 """
-    made = kernel(text)
-    (schedule, *_) = schedules(made, lanes=(WIDE,))
-    lines = assembly(emit(build_nest(made, schedule), EmitOptions(native=WIDE)))
+    made, options = kernel(text), EmitOptions(native=lanes, avx512=level == "avx512")
+    (schedule, *_) = schedules(made, lanes=(lanes,))
+    lines = assembly(emit(build_nest(made, schedule), options), PROCESSORS[level])
     counts = {op: len(re.findall(rf"\t{op}\b", lines)) for op in ("vcvtdq2ps", "vsubps", "vmulps")}
-    looked_up = len(re.findall(r"\tvperm(ps|d)\b", lines))
+    looked_up = len(re.findall(r"\tvperm(?:ps|d)\b", lines))
     assert looked_up >= 2 and counts["vcvtdq2ps"] == 0
     assert counts["vsubps"] + counts["vmulps"] <= 4 < looked_up + 4
     assert not re.search(r"\tvpand[dq]?\t", lines)

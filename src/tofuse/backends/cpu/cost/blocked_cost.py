@@ -13,7 +13,7 @@ from tofuse.cost.machine import Machine
 from tofuse.cost.thresholds import (
     BF16_TILES_SPEEDUP,
     BLOCK_TRANSPOSE_ELEMENT_NS,
-    HALF_MICROPANEL_COLUMNS,
+    HALF_FULL_MICROPANEL_COST_COLUMNS,
     PACKED_COLUMNS,
     PACKED_RATE,
 )
@@ -71,7 +71,7 @@ def _product_ns(
     rest = columns % PACKED_COLUMNS
     is_half = 0 < rest <= PACKED_COLUMNS // 2 and not uses_tiles
     whole_columns = -(-columns // PACKED_COLUMNS) * PACKED_COLUMNS
-    whole_columns -= PACKED_COLUMNS - HALF_MICROPANEL_COLUMNS if is_half else 0
+    whole_columns -= PACKED_COLUMNS - HALF_FULL_MICROPANEL_COST_COLUMNS if is_half else 0
     rate = PACKED_RATE * SPEEDUP_OVER_F32[blocked.schedule.microkernel]
     product = 2 * whole_rows * whole_columns / (machine.flops * rate)
     left = across * rows * _element_ns(p.left.pack, 1, machine)

@@ -126,10 +126,10 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def assembly(text: str) -> str:
-    """Return the assembly of a module, for people."""
+def assembly(text: str, processor: Processor | None = None) -> str:
+    """Return the assembly of a module for a processor level, or for this processor, for people."""
     with _without_loop_strength_reduction():
-        machine = host_target_machine()
+        machine = host_target_machine() if processor is None else target_machine(processor)
         return str(machine.emit_assembly(_optimize(text, machine)))
 
 

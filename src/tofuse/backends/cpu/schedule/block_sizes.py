@@ -16,13 +16,13 @@ from tofuse.backends.cpu.schedule.product_analysis import ProductAnalysis, analy
 from tofuse.cost.thresholds import (
     BLOCKED_TASKS_PER_THREAD,
     LEFT_BLOCK_L2_SHARE,
-    MAX_BLOCK_DEPTH,
+    MAX_BLOCK_DEPTH_STEPS,
     MAX_PRODUCT_TILE_ROWS,
-    MIN_BLOCK_DEPTH,
+    MIN_BLOCK_DEPTH_STEPS,
+    MIN_BLOCKED_FLOAT32_PRODUCT_EXTENT_AVX512,
     MIN_BLOCKED_PRODUCT_EXTENT,
-    MIN_BLOCKED_PRODUCT_EXTENT_AVX512,
     MIN_PRODUCT_TILE_COLUMNS,
-    MIN_TILE_MICROPANELS,
+    MIN_TILE_ROW_MICROPANELS,
     PANEL_COLUMNS,
 )
 from tofuse.ir.dims import Dim, size_hint
@@ -48,7 +48,7 @@ def blocked_schedules(kernel: Kernel, target: Target) -> list[BlockedSchedule]:
     schedule = _schedule(found, target)
     least = MIN_BLOCKED_PRODUCT_EXTENT
     if schedule.microkernel is Microkernel.F32 and target.avx512 and not any(by_lines):
-        least = MIN_BLOCKED_PRODUCT_EXTENT_AVX512
+        least = MIN_BLOCKED_FLOAT32_PRODUCT_EXTENT_AVX512
     shortest = min(extents, key=size_hint)
     if size_hint(shortest) < (least if isinstance(shortest, int) else MIN_BLOCKED_PRODUCT_EXTENT):
         return []
@@ -117,7 +117,7 @@ def _tile_rows(rows: Dim, others: int, micro_rows: int, threads: int) -> int:
     if others * down < BLOCKED_TASKS_PER_THREAD * threads:
         even = math.lcm(others, threads) // others
         rounded = -(-down // even) * even
-        down = rounded if rows >= rounded * MIN_TILE_MICROPANELS * micro_rows else down
+        down = rounded if rows >= rounded * MIN_TILE_ROW_MICROPANELS * micro_rows else down
     return min(rows, -(-rows // (down * micro_rows)) * micro_rows)
 
 
@@ -128,7 +128,7 @@ def _block_depth(columns: int, target: Target) -> int:
     which the processor prefetches.
     """
     most = max(1, target.l2_bytes // (4 * columns))
-    return min(MAX_BLOCK_DEPTH, max(MIN_BLOCK_DEPTH, 1 << most.bit_length() - 1))
+    return min(MAX_BLOCK_DEPTH_STEPS, max(MIN_BLOCK_DEPTH_STEPS, 1 << most.bit_length() - 1))
 
 
 def _left_micropanels(rows: int, depth: int, target: Target) -> int:

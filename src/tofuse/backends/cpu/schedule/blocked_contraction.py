@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tofuse.analysis.live_statements import live_statements
 from tofuse.backends.cpu.llvm.matmul.masked_vectors import LANES
@@ -135,7 +135,7 @@ class _Builder:
         microkernel, stmts = self.schedule.microkernel, self._slice(value)
         # a step of several elements is contiguous in a line
         several = microkernel.step_elements > 1
-        line_major = several or self._is_line_major(stmts, line, depth[-1])
+        line_major = several or not self.found.is_contiguous_along(value, line)
         stride = line_stride(self.schedule.depth) * microkernel.step_elements
         line_step, depth_step = (stride, 1) if line_major else (1, width)
         terms: list[tuple[str, Dim]] = [(line, line_step)]
@@ -150,12 +150,6 @@ class _Builder:
         hints = {line: WIDTH, depth[0]: step}
         stmts = live_statements([*stmts, store])
         return Factor(self._block(name, stmts, hints, depth[1:], [packed]), line_major)
-
-    def _is_line_major(self, stmts: Iterable[Stmt], line: str, innermost: str) -> bool:
-        """Whether more loads are contiguous along the depth than along the lines."""
-        loads = [s for s in stmts if isinstance(s, Load)]
-        along_depth = sum(s.index.coefficient(innermost) == 1 for s in loads)
-        return along_depth >= sum(s.index.coefficient(line) == 1 for s in loads)
 
     def epilogue(self, tile_stride: int) -> Nest:
         """Return the nest that computes the stored values from the tiles of the sums."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tofuse.backends.cpu.llvm.matmul.pack import WIDTH
 from tofuse.ir.dims import size_hint
@@ -42,6 +43,7 @@ class ProductAnalysis:
         return replace(self, factors=factors, rows=self.columns, columns=self.rows)
 
 
+@lru_cache(maxsize=8)
 def analyze_products(kernel: Kernel) -> ProductAnalysis | None:
     """Return the products of a kernel, None if it reduces or stores anything else.
 
