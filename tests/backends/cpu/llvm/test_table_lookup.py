@@ -46,6 +46,11 @@ def program(code: str, seed: int, rows: int, columns: int) -> str:
             operands = f"{other} {last}"
         lines.append(f"t{k} = {op} {operands} of f32 : f32")
         values.append(f"t{k}")
+        if choose.random() < 0.3:
+            test, limit = choose.choice(["lt", "ge", "eq"]), choose.choice([*values, "z", "2.0"])
+            lines.append(f"w{k} = {test} t{k} {limit} of f32 : b1")
+            lines.append(f"u{k} = where w{k} {choose.choice(values)} {limit} of f32 : f32")
+            values.append(f"u{k}")
     body = "\n  ".join(lines)
     return f"""
 kernel k(b_: in u8, s_: in f32, z_: in f32, x_: in f32, y: out f32) over n:{rows} j:{columns} {{

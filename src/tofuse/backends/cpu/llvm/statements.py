@@ -180,7 +180,7 @@ def emit_compute(emitter: FunctionEmitter, s: Compute) -> None:
             emit_elementwise(emitter.f, s.op, [a[u] for a in args], *signature)
             for u in range(emitter.unroll)
         ]
-    emitter.define(s.name, vectors, s.dtype, code_table(emitter, s, vectors) or table)
+    emitter.define(s.name, vectors, s.dtype, table or code_table(emitter, s, vectors))
 
 
 def emit_iota(emitter: FunctionEmitter, s: Iota) -> None:

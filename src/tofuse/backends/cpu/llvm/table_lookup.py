@@ -99,7 +99,7 @@ def table_of(emitter: FunctionEmitter, s: Compute, dtypes: Sequence[DType]) -> L
     """
     varying = [a for a in s.args if isinstance(a, str) and emitter.values[a].lanes > 1]
     tables = {a: table for a in varying if (table := emitter.values[a].table) is not None}
-    if not _permutes(emitter) or s.op == "where" or not tables or len(tables) < len({*varying}):
+    if not _permutes(emitter) or not tables or len(tables) < len({*varying}):
         return None
     if s.op in INTEGER_DIVISIONS and not s.operand_dtype.is_float and s.args[1] in tables:
         return None
