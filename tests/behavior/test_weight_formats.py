@@ -132,3 +132,16 @@ def test_as_exact_as_eager(make, lines, depth, kind, dtype):
     if exact.numel():
         error, known = ((y.double() - exact).norm() / exact.norm() for y in (found, eager))
         assert error <= 1.2 * known + TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("rows", [3, 70])
+def test_parts_of_a_result_meet_what_was_multiplied(rows):
+    """Gates of a recurrent cell: the depth of the product is an axis of its result's parts."""
+
+    def gated(x, codes, scale):
+        y = F.linear(x, codes.to(x.dtype) * scale[:, None])
+        return x * y[:, :8].sigmoid() + y[:, 8:16] * y[:, 16:]
+
+    args = torch.randn(rows, 8), torch.randint(-9, 9, (24, 8), dtype=torch.int8), torch.rand(24)
+    ours = tofuse.compile(gated, dynamic=False, hand_back=False)(*args)
+    torch.testing.assert_close(ours, gated(*args))

@@ -131,7 +131,8 @@ def test_gradients_are_those_of_eager(options):
         found.append([x.grad, *(p.grad for p in module.parameters())])
         tofuse.wait()
     assert len(RUNS) == 1
-    torch.testing.assert_close(*found)
+    # a norm of 5 rows cancels most of the gradient
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-4)
 
 
 class Series(nn.Module):

@@ -107,6 +107,7 @@ class InterpretedBackend:
         blocked_dtypes=frozenset(),
         blocked_rows={},
         streamed_rows={},
+        max_chained_bytes=0,
         split_threshold=1.0,
         separate_rule=Rule.SLOWER_KERNEL,
     )

@@ -27,6 +27,7 @@ class TargetCosts:
       blocks are faster than the library.
     - `streamed_rows`: by the dtype of a weight in memory, the rows of a product for which a kernel
       reads the weight faster than the library does.
+    - `max_chained_bytes`: of a factor of a product in one kernel with what reads its result.
     - `split_threshold`: two kernels stay separate if they take less than this part of the time of
       one, for the reason `separate_rule`.
     """
@@ -41,6 +42,7 @@ class TargetCosts:
     blocked_dtypes: frozenset[DType]
     blocked_rows: Mapping[DType, int]
     streamed_rows: Mapping[DType, range]
+    max_chained_bytes: int
     split_threshold: float
     separate_rule: Rule
 

@@ -48,8 +48,10 @@ from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.parse_nest import parse_nest
 from tofuse.ir.parse_plan import parse_plan
+from tofuse.ir.parse_product_chain import parse_chain
 from tofuse.ir.parse_tile import parse_tile
 from tofuse.ir.plan import Plan
+from tofuse.ir.product_chain import ProductChain
 from tofuse.ir.rules import Reason
 from tofuse.ir.schedule import ScheduledKernel, Target
 from tofuse.ir.tile import GpuTarget, TileProgram
@@ -66,7 +68,7 @@ from tofuse.plan.insert_releases import insert_releases
 from tofuse.schedule.schedule_legality import Unschedulable
 
 Program = Union[  # noqa: UP007
-    Graph, Partition, Kernel, Nest, BlockedContraction, TileProgram, Plan
+    Graph, Partition, Kernel, Nest, BlockedContraction, ProductChain, TileProgram, Plan
 ]
 P = TypeVar("P", bound=Program)
 LEVELS: dict[type, str] = {
@@ -75,6 +77,7 @@ LEVELS: dict[type, str] = {
     Kernel: "kernel",
     Nest: "nest",
     BlockedContraction: "blocked contraction",
+    ProductChain: "product chain",
     TileProgram: "tile program",
     Plan: "plan",
 }
@@ -112,6 +115,8 @@ def _parser_of(text: str) -> Callable[[str], Program]:
         return parse_kernel
     if rest[0].peek() == "blocked":
         return parse_blocked
+    if rest[0].peek() == "chain":
+        return parse_chain
     return parse_nest if rest[0].peek() == "nest" else parse_tile
 
 
@@ -136,7 +141,7 @@ def verify(program: Program) -> None:
         case Nest():
             check_kernel(program.kernel)
             verify_nest(program)
-        case BlockedContraction():
+        case BlockedContraction() | ProductChain():
             check_kernel(program.kernel)
             for nest in program.nests:
                 check_kernel(nest.kernel)
@@ -214,7 +219,7 @@ def emit_program(program: Program, language: str, target: Target, gpu: GpuTarget
             return _cpu(target).emit(_lower(program, target), exact=False)
         program = build_tiles(program, gpu)
     match program, language:
-        case ((Nest() | BlockedContraction()), "llvm"):
+        case ((Nest() | BlockedContraction() | ProductChain()), "llvm"):
             return _cpu(target).emit(program, exact=False)
         case TileProgram(), "triton":
             return emit_triton(program)

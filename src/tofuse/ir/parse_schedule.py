@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tofuse.ir.line_reader import END, LineReader
-from tofuse.ir.schedule import BlockedSchedule, Loop, Microkernel, Schedule
+from tofuse.ir.schedule import BlockedSchedule, ChainSchedule, Loop, Microkernel, Schedule
 
 
 def parse_schedule(text: str) -> Schedule:
@@ -35,10 +35,7 @@ def read_blocked_schedule(line: LineReader) -> BlockedSchedule:
     micropanels, depth 512`.
     """
     rows, columns = read_loop(line.expect("tiles")), read_loop(line)
-    start = line.expect(";").expect("microkernel").at
-    name = line.word()
-    if name not in {m.value for m in Microkernel}:
-        raise line.error(f"there is no microkernel {name}", start)
+    name = _microkernel_name(line.expect(";").expect("microkernel"))
     micro_rows = line.expect("of").number()
     micro_columns = line.expect("rows").expect(",").number()
     left_micropanels = line.expect("columns").expect(";").expect("blocks").expect("of").number()
@@ -46,6 +43,33 @@ def read_blocked_schedule(line: LineReader) -> BlockedSchedule:
     tile = (rows.axis, rows.strip, columns.axis, columns.strip)
     size = (micro_rows, micro_columns)
     return BlockedSchedule(*tile, Microkernel(name), *size, depth, left_micropanels)
+
+
+def read_chain_schedule(line: LineReader) -> ChainSchedule:
+    """Consume `rows i2/52; microkernels f32 13x32, bf16_pairs 13x32`."""
+    rows = read_loop(line.expect("rows"))
+    line.expect(";").expect("microkernels")
+    microkernels = [_read_microkernel(line)]
+    while line.skip(","):
+        microkernels.append(_read_microkernel(line))
+    return ChainSchedule(rows.axis, rows.strip, tuple(microkernels))
+
+
+def _read_microkernel(line: LineReader) -> tuple[Microkernel, int, int]:
+    """Consume `f32 13x32`."""
+    name = _microkernel_name(line)
+    start = line.at
+    rows, _, columns = line.word(expected="rows by columns").partition("x")
+    if not (rows.isdecimal() and columns.isdecimal()):
+        raise line.error("rows by columns, such as 13x32, expected", start)
+    return Microkernel(name), int(rows), int(columns)
+
+
+def _microkernel_name(line: LineReader) -> str:
+    start, name = line.at, line.word()
+    if name not in {m.value for m in Microkernel}:
+        raise line.error(f"there is no microkernel {name}", start)
+    return name
 
 
 def read_loop(line: LineReader) -> Loop:

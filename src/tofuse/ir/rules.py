@@ -26,6 +26,10 @@ class Rule(Enum):
     )
     SHARED_WEIGHT = "library call: its second factor is read elsewhere, too"
     SEPARATE_WEIGHT = "library call: loops that the product cannot join compute its second factor"
+    SEPARATE_CHAIN = "library call: what reads its result needs other loops"
+    SLOWER_CHAIN = (
+        "one kernel of these products is predicted to take {} us, and {} us if they are separate"
+    )
     NO_BLOCKS = "library call: on this processor, kernels compute only few rows of this dtype"
     ORDER_OF_SUMS = "library call: precision='eager' asks for the library's order of additions"
     LIBRARY_EPILOGUE = "library call: its epilogue ({}) is in the next kernel"

@@ -105,6 +105,23 @@ class BlockedSchedule:
 
 
 @dataclass(frozen=True)
+class ChainSchedule:
+    """The row blocks of a kernel of chained products. A block of rows is a task.
+
+    A block has `tile_rows` iterations of the axis `rows`. `microkernels` has one of each product,
+    with the rows and columns of sums that it keeps in registers.
+    """
+
+    rows: str
+    tile_rows: int
+    microkernels: tuple[tuple[Microkernel, int, int], ...]
+
+    def __repr__(self) -> str:
+        sizes = [f"{m.value} {rows}x{columns}" for m, rows, columns in self.microkernels]
+        return f"rows {self.rows}/{self.tile_rows}; microkernels {', '.join(sizes)}"
+
+
+@dataclass(frozen=True)
 class Target:
     """The CPU to generate code for.
 

@@ -25,6 +25,7 @@ from tofuse.ir.region import Region
 from tofuse.ir.rules import Reason, Rule
 from tofuse.ir.types import DType
 from tofuse.ops.table import OPS, Pattern
+from tofuse.passes.chained_products import chained_products, separate_chains
 from tofuse.passes.contract_products import contract_products, is_contractible
 from tofuse.passes.product_ops import factors_of, weight_of
 
@@ -41,20 +42,24 @@ def choose_contractions(
 ) -> tuple[Partition, Mapping[tuple[Value, Value], Reason]]:
     """Form regions of a graph in which kernels compute products, unless they must be `exact`.
 
-    A product stays a call of the library if it cannot join the kernel that computes its weight, or
-    if it has many rows and `region_us`, the predicted time of its kernel, is more than the call's.
+    A product stays a call of the library if it cannot join the kernel that computes its weight or
+    the one that reads its result, or if it has many rows and `region_us`, the predicted time of its
+    kernel, is more than the call's.
     Also return why, by the factors of these products.
     """
     reasons = _general_reasons(graph, costs_of)
     if exact:
         return form_regions(graph), dict.fromkeys(reasons, Rule.ORDER_OF_SUMS())
     decoded, faster = decoded_products(graph, costs_of), faster_products(graph, costs_of)
-    chosen, producers = decoded | faster, graph.producers()
-    few = frozenset(v for v in chosen if _has_few_rows(producers[v], producers, costs_of))
+    alone, producers = decoded | faster, graph.producers()
+    few = frozenset(v for v in alone if _has_few_rows(producers[v], producers, costs_of))
+    chained = chained_products(graph, costs_of) - alone
+    chosen = alone | chained
     part = form_regions(_contract(graph, chosen, few))
-    separate = _separate_products(part, chosen) & decoded - faster
+    separate = _separate_products(part, alone) & decoded - faster
     rejected = dict.fromkeys(separate, Rule.SEPARATE_WEIGHT())
-    rejected |= _slower_products(part, chosen - few, region_us, costs_of)
+    rejected |= dict.fromkeys(separate_chains(part, chained), Rule.SEPARATE_CHAIN())
+    rejected |= _slower_products(part, alone - few, region_us, costs_of)
     reasons |= {factors_of(producers[v]): reason for v, reason in rejected.items()}
     if rejected:
         part = form_regions(_contract(graph, chosen - rejected.keys(), few))

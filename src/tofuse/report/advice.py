@@ -78,6 +78,8 @@ _TABLE = (
             Rule.SLOWER_PRODUCT,
             Rule.SHARED_WEIGHT,
             Rule.SEPARATE_WEIGHT,
+            Rule.SEPARATE_CHAIN,
+            Rule.SLOWER_CHAIN,
             Rule.NO_BLOCKS,
             Rule.ORDER_OF_SUMS,
             Rule.LIBRARY_EPILOGUE,

@@ -22,9 +22,9 @@ from tofuse.ir.kernel import (
     Uniform,
     make_affine,
 )
-from tofuse.ir.schedule import BlockedSchedule, Schedule
+from tofuse.ir.schedule import BlockedSchedule, ChainSchedule, Schedule
 
-AnySchedule = Union[Schedule, BlockedSchedule]  # noqa: UP007
+AnySchedule = Union[Schedule, BlockedSchedule, ChainSchedule]  # noqa: UP007
 ReplaceDim = Callable[[Dim], Dim]  # called for the parameters of a kernel in a fixed order
 ReplaceParameters = Callable[[Kernel, ReplaceDim], Kernel]
 

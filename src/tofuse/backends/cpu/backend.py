@@ -11,18 +11,21 @@ from typing import Union
 
 from tofuse.analysis.alias import MemRef
 from tofuse.backends.cpu.cost.blocked_cost import blocked_cost
+from tofuse.backends.cpu.cost.chain_cost import chain_cost, chain_rejection
 from tofuse.backends.cpu.cost.nest_cost import nest_cost, recompute_rejection
 from tofuse.backends.cpu.cost.products import blocked_dtypes, blocked_rows, streamed_rows
 from tofuse.backends.cpu.gemm import load_product
 from tofuse.backends.cpu.llvm.emit import EmitOptions, phase_functions
 from tofuse.backends.cpu.llvm.emit import emit as emit_nest
 from tofuse.backends.cpu.llvm.matmul.blocked_kernel import emit_blocked
+from tofuse.backends.cpu.llvm.matmul.chain_kernel import emit_chain
 from tofuse.backends.cpu.runtime.cpu_timing import interleaved_us
 from tofuse.backends.cpu.runtime.kernel_code import kernel_code
 from tofuse.backends.cpu.runtime.launch import Launcher
 from tofuse.backends.cpu.schedule.block_sizes import block_variants, blocked_schedules
 from tofuse.backends.cpu.schedule.blocked_contraction import build_blocked
 from tofuse.backends.cpu.schedule.build_nest import build_nest
+from tofuse.backends.cpu.schedule.chain_stages import build_chain, chain_schedule
 from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
 from tofuse.backends.cpu.schedule.schedule_variants import schedule_variants
 from tofuse.backends.launcher import KernelLauncher, TimedCall
@@ -42,6 +45,7 @@ from tofuse.cost.kernel_cost import Cost, Evaluation
 from tofuse.cost.machine import Machine
 from tofuse.cost.target_costs import TargetCosts
 from tofuse.cost.thresholds import (
+    MAX_CHAINED_FACTOR_BYTES,
     MAX_COLUMN_WEIGHT_ROWS,
     MAX_DECODED_PRODUCT_ROWS,
     MAX_GROUPED_WORKSPACE,
@@ -59,16 +63,17 @@ from tofuse.ir.kernel import Kernel
 from tofuse.ir.launch_facts import LaunchFacts
 from tofuse.ir.nest import Nest
 from tofuse.ir.plan import Plan
+from tofuse.ir.product_chain import ProductChain
 from tofuse.ir.region import Region
 from tofuse.ir.rules import Reason, Rule
-from tofuse.ir.schedule import BlockedSchedule, Schedule, ScheduledKernel, Target
+from tofuse.ir.schedule import BlockedSchedule, ChainSchedule, Schedule, ScheduledKernel, Target
 from tofuse.schedule.alias_legality import legal_aliases
 from tofuse.schedule.kernel_dedup import AnySchedule, DedupedKernel, kernel_dedup
 from tofuse.schedule.schedule_legality import Unschedulable
 
 KernelPass = Callable[[Kernel, Target], Kernel]
 NestPass = Callable[[Nest], Nest]
-CpuKernel = Union[Nest, BlockedContraction]  # noqa: UP007
+CpuKernel = Union[Nest, BlockedContraction, ProductChain]  # noqa: UP007
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +116,7 @@ class CpuBackend:
             blocked_dtypes=blocked_dtypes(self.target),
             blocked_rows=blocked_rows(self.target),
             streamed_rows=streamed_rows(self.target),
+            max_chained_bytes=MAX_CHAINED_FACTOR_BYTES,
             split_threshold=SPLIT_THRESHOLD,
             separate_rule=Rule.SHORT_ROWS,
         )
@@ -124,10 +130,17 @@ class CpuBackend:
     def evaluated_kernel(self, kernel: Kernel) -> EvaluatedKernel:
         """Return a kernel with the schedule that the heuristics choose."""
         if kernel not in self.evaluated:
-            blocked, nest = self._evaluated_blocks(kernel), self._evaluated_nest(kernel)
-            is_blocked = blocked is not None and _us(blocked) < _us(nest)
-            self.evaluated[kernel] = blocked if is_blocked and blocked is not None else nest
+            self.evaluated[kernel] = self._fastest(kernel)
         return self.evaluated[kernel]
+
+    def _fastest(self, kernel: Kernel) -> EvaluatedKernel:
+        """Return a kernel as one nest, by blocks or as a chain, whichever is predicted fastest."""
+        nest, scheduled = self._evaluated_nest(kernel), self.blocks(kernel) or self.chain(kernel)
+        if scheduled is None or (cost := _cost(scheduled, self.machine)).us >= _us(nest):
+            return nest
+        rejection = chain_rejection(cost) if isinstance(scheduled, ProductChain) else None
+        evaluation = Evaluation(rejection, cost if rejection is None else None)
+        return EvaluatedKernel(kernel, scheduled.schedule, evaluation, scheduled)
 
     def _evaluated_nest(self, kernel: Kernel) -> EvaluatedKernel:
         """Return a kernel as one nest."""
@@ -143,18 +156,19 @@ class CpuBackend:
             evaluation = Evaluation(e.reason)
         return EvaluatedKernel(kernel, schedule, evaluation, nest)
 
-    def _evaluated_blocks(self, kernel: Kernel) -> EvaluatedKernel | None:
-        """Return a kernel of products in blocks, None if it has none."""
-        blocked = self.blocks(kernel)
-        if blocked is None:
-            return None
-        evaluation = Evaluation(None, blocked_cost(blocked, self.machine))
-        return EvaluatedKernel(kernel, blocked.schedule, evaluation, blocked)
-
     def blocks(self, kernel: Kernel) -> BlockedContraction | None:
         """Return the fastest blocks of a kernel of products, None if it does not run by blocks."""
         found = self.built_blocks(kernel, blocked_schedules(kernel, self.target))
         return min(found, key=lambda b: blocked_cost(b, self.machine).us, default=None)
+
+    def chain(self, kernel: Kernel) -> ProductChain | None:
+        """Return the stages of a kernel of chained products, None if it has none."""
+        schedule = chain_schedule(kernel, self.target)
+        if schedule is None:
+            return None
+        with suppress(Unschedulable):
+            return build_chain(kernel, schedule, self._block_nest)
+        return None
 
     def built_blocks(
         self, kernel: Kernel, schedules: Sequence[BlockedSchedule]
@@ -196,6 +210,8 @@ class CpuBackend:
         try:
             if isinstance(schedule, BlockedSchedule):
                 return build_blocked(kernel, schedule, self._block_nest)
+            if isinstance(schedule, ChainSchedule):
+                return build_chain(kernel, schedule, self._block_nest)
             nest = None
             if kernel is own and own.body is known.kernel.body and schedule == known.schedule:
                 nest = known.scheduled
@@ -218,6 +234,8 @@ class CpuBackend:
         )
         if isinstance(kernel, BlockedContraction):
             return emit_blocked(kernel, options)
+        if isinstance(kernel, ProductChain):
+            return emit_chain(kernel, options)
         return emit_nest(kernel, options)
 
     def load(
@@ -247,7 +265,7 @@ class CpuBackend:
         kernel = _cpu_kernel(call.scheduled)
         launch_alone = size_hint(kernel.block_bytes) > MAX_GROUPED_WORKSPACE
         written = None if launch_alone else tuple(b.role != "in" for b in kernel.kernel.buffers)
-        # a factor's blocks are read again after results of other tiles are written
+        # factors are read again after results of other blocks are written
         aliases = legal_aliases(kernel) if isinstance(kernel, Nest) else ()
         return LaunchFacts(written, aliases)
 
@@ -280,7 +298,7 @@ class CpuBackend:
         chosen, found = _cpu_kernel(scheduled), list[CpuKernel]()
         if isinstance(chosen, Nest):
             found += schedule_variants(chosen.kernel, chosen.schedule)
-        else:
+        elif isinstance(chosen, BlockedContraction):
             variants = block_variants(chosen.kernel, chosen.schedule, self.target)
             found += self.built_blocks(chosen.kernel, variants)
         cheapest = sorted(found, key=lambda k: _cost(k, machine).us)[:MAX_SCHEDULES]
@@ -297,7 +315,7 @@ class CpuBackend:
 
 def _schedule_of(request: KernelRequest, known: EvaluatedKernel) -> AnySchedule:
     chosen = request.schedule or known.schedule
-    assert isinstance(chosen, (Schedule, BlockedSchedule))
+    assert isinstance(chosen, (Schedule, BlockedSchedule, ChainSchedule))
     return chosen
 
 
@@ -308,13 +326,15 @@ def _us(evaluated: EvaluatedKernel) -> float:
 
 
 def _cpu_kernel(scheduled: ScheduledKernel) -> CpuKernel:
-    assert isinstance(scheduled, (Nest, BlockedContraction))
+    assert isinstance(scheduled, (Nest, BlockedContraction, ProductChain))
     return scheduled
 
 
 def _cost(kernel: CpuKernel, machine: Machine) -> Cost:
     if isinstance(kernel, BlockedContraction):
         return blocked_cost(kernel, machine)
+    if isinstance(kernel, ProductChain):
+        return chain_cost(kernel, machine)
     return nest_cost(kernel, machine)
 
 

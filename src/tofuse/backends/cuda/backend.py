@@ -108,6 +108,7 @@ class CudaBackend:
             blocked_dtypes=frozenset(),
             blocked_rows={},
             streamed_rows={},
+            max_chained_bytes=0,
             split_threshold=GPU_SPLIT_THRESHOLD,
             separate_rule=Rule.SLOWER_KERNEL,
         )

@@ -176,7 +176,9 @@ def _contract(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> A
     """Emit the sum of products. Half-precision operands are rounded, as memory would hold them."""
     source, dtype = op.inputs[0].dtype, op.result.dtype.opmath
     depth = self.alignment.leaves(self.alignment.operand_dims(op, 0)[-1:])
-    if set(depth) & {a for a, _ in sub} or (sub and guard is not None):
+    over = tuple(self.axes[a].name for a in depth)
+    is_part_of_depth = any(a in depth or set(over) & set(index.axes) for a, index in sub)
+    if is_part_of_depth or (sub and guard is not None):
         raise LoweringError(Rule.SLICE_OF_REDUCTION())
     factors: list[Arg] = []
     for k in (0, 1):
@@ -187,7 +189,6 @@ def _contract(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> A
     product = self.compute("mul", tuple(factors), dtype, dtype)
     if not depth:  # a sum of -0.0 is 0.0
         return self.compute("add", (product, Scalar(0.0)), dtype, dtype)
-    over = tuple(self.axes[a].name for a in depth)
     return self.add(Reduce(self.fresh(), "sum", product, over, dtype))
 
 

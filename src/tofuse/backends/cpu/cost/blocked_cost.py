@@ -18,7 +18,7 @@ from tofuse.cost.thresholds import (
     PACKED_RATE,
 )
 from tofuse.cost.work import kernel_work
-from tofuse.ir.blocked import BlockedContraction, BlockProduct
+from tofuse.ir.blocked import BlockedContraction, BlockProduct, Factor
 from tofuse.ir.dims import size_hint
 from tofuse.ir.kernel import Kernel, Store
 from tofuse.ir.nest import Nest
@@ -75,9 +75,13 @@ def _product_ns(
     rate = PACKED_RATE * SPEEDUP_OVER_F32[blocked.schedule.microkernel]
     product = 2 * whole_rows * whole_columns / (machine.flops * rate)
     left = across * rows * _element_ns(p.left.pack, 1, machine)
-    right_ns = _element_ns(p.right.pack, 1, machine)
-    right_ns += BLOCK_TRANSPOSE_ELEMENT_NS if p.right.line_major else 0.0
-    return product + left + down * columns * right_ns
+    return product + left + down * columns * pack_element_ns(p.right, machine)
+
+
+def pack_element_ns(right: Factor, machine: Machine) -> float:
+    """Return the ns that one thread takes to pack an element of a right factor."""
+    transpose_ns = BLOCK_TRANSPOSE_ELEMENT_NS if right.line_major else 0.0
+    return _element_ns(right.pack, 1, machine) + transpose_ns
 
 
 def _element_ns(nest: Nest, results: int, machine: Machine) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tofuse.backends.cpu.llvm.matmul.pack import (
@@ -81,7 +82,7 @@ def _schedule(found: ProductAnalysis, target: Target) -> BlockedSchedule:
     """Return tiles of the rows and columns of an analysis."""
     kernel = found.kernel
     rows, columns = (kernel.extent(a) for a in (found.rows, found.columns))
-    microkernel = _microkernel(found, target)
+    microkernel = microkernel_of(kernel, found.factors, target)
     is_tiled = microkernel is Microkernel.BF16_TILES
     most, micro_columns = microkernel_size(target)
     micro_rows = AMX_MICROPANEL_ROWS if is_tiled else micropanel_rows(rows, most)
@@ -137,13 +138,15 @@ def _left_micropanels(rows: int, depth: int, target: Target) -> int:
     return max(1, int(target.l2_bytes * LEFT_BLOCK_L2_SHARE) // micropanel_bytes)
 
 
-def _microkernel(found: ProductAnalysis, target: Target) -> Microkernel:
-    """Return the fastest instruction for the factors of a kernel.
+def microkernel_of(
+    kernel: Kernel, factors: Sequence[tuple[str, str]], target: Target
+) -> Microkernel:
+    """Return the fastest instruction for products of pairs of a kernel's values.
 
     Those for bfloat16 need factors that bfloat16 holds exactly. They flush subnormal factors to
     zero.
     """
-    is_bf16 = all(_is_bf16(found.kernel, v) for pair in found.factors for v in pair)
+    is_bf16 = all(_is_bf16(kernel, v) for pair in factors for v in pair)
     if is_bf16 and target.bf16_tiles:
         return Microkernel.BF16_TILES
     return Microkernel.BF16_PAIRS if is_bf16 and target.bf16_dot else Microkernel.F32

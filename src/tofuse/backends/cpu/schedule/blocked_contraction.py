@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tofuse.analysis.live_statements import live_statements
 from tofuse.backends.cpu.llvm.matmul.masked_vectors import LANES
@@ -11,6 +11,7 @@ from tofuse.backends.cpu.llvm.matmul.pack import (
     line_stride,
     micropanel_elements,
 )
+from tofuse.backends.cpu.schedule.block_nests import BuildNest, block_nest
 from tofuse.backends.cpu.schedule.product_analysis import ProductAnalysis, analyze_products
 from tofuse.ir.blocked import (
     PACKED_BUFFER,
@@ -18,22 +19,16 @@ from tofuse.ir.blocked import (
     BlockProduct,
     Factor,
     WorkspaceOffsets,
-    first_index,
-    iterations,
     tile_buffer,
 )
-from tofuse.ir.dims import Dim, size_hint, symbol
+from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.kernel import (
-    AffineExpr,
-    Axis,
     Buffer,
     Compute,
     Kernel,
     Load,
-    StatementMap,
     Stmt,
     Store,
-    buffers_of,
     make_affine,
 )
 from tofuse.ir.nest import Nest
@@ -43,8 +38,6 @@ from tofuse.ir.types import DType
 from tofuse.schedule.axis_strides import axes_by_stride
 from tofuse.schedule.backward_slice import backward_slice
 from tofuse.schedule.schedule_legality import Unschedulable
-
-BuildNest = Callable[[Kernel], Nest]  # the nest of a block, for one thread
 
 
 def build_blocked(
@@ -172,36 +165,7 @@ class _Builder:
         whole: Sequence[str],
         local: Sequence[Buffer],
     ) -> Nest:
-        """Return the nest of a block.
-
-        The block has some iterations of each of the axes `counted`, for which this gives size
-        hints, all iterations of each of the axes `whole`, and one iteration of each other axis.
-        Buffers are indexed from their start, those of `local` from the start of the block.
-        """
-        kernel, own = self.kernel, {b.name for b in local}
-        origins = {a: symbol(first_index(a), 0) for a in kernel.extents if a not in whole}
-        counts = {a: symbol(iterations(a), hint) for a, hint in counted.items()}
-        extents: dict[str, Dim] = {**{a: kernel.extent(a) for a in whole}, **counts}
-
-        def from_origin(index: AffineExpr) -> AffineExpr:
-            moved: Dim = index.const
-            for axis, c in index.terms:
-                moved = c * origins[axis] + moved if axis in origins else moved
-            return AffineExpr(tuple((a, c) for a, c in index.terms if a in extents), moved)
-
-        to_block = StatementMap(index=from_origin)
-        used = {b for s in stmts for b in buffers_of(s)}
-        block = Kernel(
-            f"{kernel.name}.{name}",
-            tuple(Axis(a, extents[a]) for a in kernel.extents if a in extents),
-            (*(b for b in kernel.buffers if b.name in used), *local),
-            (*kernel.symbols, *map(first_index, origins), *map(iterations, counts)),
-            tuple(s if own.intersection(buffers_of(s)) else s.map(to_block) for s in stmts),
-        )
-        nest = self.build_nest(block)
-        if len(nest.phases) != 1 or nest.phases[0].partials:
-            raise Unschedulable(Rule.DIFFERENT_LOOPS())
-        return nest
+        return block_nest(self.kernel, name, stmts, counted, whole, local, self.build_nest)
 
 
 def _depth_block(extents: Sequence[int], elements: int) -> tuple[int, int]:

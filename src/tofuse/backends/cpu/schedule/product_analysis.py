@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -31,11 +31,8 @@ class ProductAnalysis:
 
     def is_contiguous_along(self, factor: str, lines: str) -> bool:
         """Whether more loads of a factor are contiguous along its lines than along the depth."""
-        needed = backward_slice([self.kernel.definitions[factor]], self.kernel.definitions)
         depth = {a for s in self.sums for a in s.over}
-        loads = [s for s in needed if isinstance(s, Load)]
-        along_lines = sum(s.index.coefficient(lines) == 1 for s in loads)
-        return along_lines > sum(any(s.index.coefficient(a) == 1 for a in depth) for s in loads)
+        return is_contiguous_along(self.kernel, factor, lines, depth)
 
     def transposed(self) -> ProductAnalysis:
         """Return the same products with left and right, rows and columns exchanged."""
@@ -63,7 +60,7 @@ def analyze_products(kernel: Kernel) -> ProductAnalysis | None:
         return None
     if any(kernel.extent(a) == 0 for a in kernel.extents):
         return None
-    pairs = [_factors(kernel, s, value_axes) for s in sums]
+    pairs = [product_factors(kernel, s) for s in sums]
     found = [p for p in pairs if p is not None]
     if len(found) < len(pairs) or any(value_axes[s.name] != result for s in sums):
         return None
@@ -88,10 +85,20 @@ def analyze_products(kernel: Kernel) -> ProductAnalysis | None:
     return ProductAnalysis(kernel, sums, tuple(oriented), row, column, outer)
 
 
-def _factors(
-    kernel: Kernel, s: Reduce, value_axes: Mapping[str, frozenset[str]]
-) -> tuple[str, str] | None:
-    """Return the factors of a sum of products that both run over its depth."""
+def is_contiguous_along(kernel: Kernel, factor: str, lines: str, depth: Collection[str]) -> bool:
+    """Whether more loads of a factor are contiguous along its lines than along the depth."""
+    needed = backward_slice([kernel.definitions[factor]], kernel.definitions)
+    loads = [s for s in needed if isinstance(s, Load)]
+    along_lines = sum(s.index.coefficient(lines) == 1 for s in loads)
+    return along_lines > sum(any(s.index.coefficient(a) == 1 for a in depth) for s in loads)
+
+
+def product_factors(kernel: Kernel, s: Reduce) -> tuple[str, str] | None:
+    """Return the factors of a sum of products that both run over its depth.
+
+    Each factor must have an axis that the other one lacks.
+    """
+    value_axes, _ = iteration_axes(kernel)
     product = kernel.definitions[s.arg]
     if not isinstance(product, Compute) or product.op != "mul" or product.dtype is not DType.F32:
         return None

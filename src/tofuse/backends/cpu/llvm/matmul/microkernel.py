@@ -65,7 +65,7 @@ def microkernel_function(
 def microkernel_head(name: str) -> str:
     """Return the signature of a microkernel."""
     return (
-        f"define void {name}(ptr %a, ptr %b, i64 %depth, ptr %c, i64 %stride, i64 %rows, "
+        f"define dso_local void {name}(ptr %a, ptr %b, i64 %depth, ptr %c, i64 %stride, i64 %rows, "
         f"i64 %columns, i64 %bits, ptr %bias, i64 %bias.stride) nounwind {ALIGNED_STACK}"
     )
 

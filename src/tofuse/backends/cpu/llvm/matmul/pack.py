@@ -71,6 +71,16 @@ def micropanel_elements(lines: int, depth_major: bool, depth: int) -> int:
     return depth * LANES if depth_major else lines * line_stride(depth)
 
 
+def right_micropanel_elements(depth: int) -> int:
+    """Return the number of elements of a micropanel of B with room for `depth` steps."""
+    return -(-depth // LANES) * LANES * WIDTH
+
+
+def tile_stride(columns: int) -> int:
+    """Return the elements between rows of a tile of C: micropanels fill the last columns."""
+    return line_stride(-(-columns // WIDTH) * WIDTH)
+
+
 ARGUMENTS = "ptr %from, i64 %stride, i64 %lines, i64 %depth, ptr %to"
 
 
