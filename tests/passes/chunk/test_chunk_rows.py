@@ -278,8 +278,8 @@ def test_logits_that_leave_or_mix_rows_stay_whole(small_chunks, program):
 
 def test_gradients_behind_another_layer_stay_in_the_backward(small_chunks):
     args = arguments((64,), torch.float32)
-    options = {"executors": ("aten",), "precision": "eager"}  # no kernel of two products
-    forward = tofuse.explain(two_layers, **options)(*args).graphs[0]
+    report = tofuse.explain(two_layers, executors=("aten",), precision="eager")(*args)
+    forward = report.graphs[0]  # with no kernel of two products
     assert forward.plan.count("call aten.addmm") + forward.plan.count("call aten.mm") == 4
 
 
