@@ -5,6 +5,7 @@ from __future__ import annotations
 from tofuse.errors import ParseError
 from tofuse.ir.blocked import Factor
 from tofuse.ir.line_reader import END, IndentedLines, LineReader, read_lines, split_block
+from tofuse.ir.mask import Mask
 from tofuse.ir.nest import Nest
 from tofuse.ir.parse_kernel import read_kernel
 from tofuse.ir.parse_nest import read_nest
@@ -32,6 +33,9 @@ def parse_chain(text: str) -> ProductChain:
         outer = line.words()
         line.expect(END)
     nests = [read_nest(rest[a:b]) for a, b in zip(starts, [*starts[1:], None], strict=False)]
+    masks: list[Mask] = []
+    while (line := lines.next(1, "mask")) is not None:
+        masks.append(_mask(line))
     stages: list[ChainStage] = []
     while (line := lines.next(1, "stage")) is not None:
         stages.append(_stage(line, lines, nests))
@@ -39,7 +43,20 @@ def parse_chain(text: str) -> ProductChain:
         raise lines.error("unexpected line or indentation")
     if nests:
         raise header.error(f"{len(nests)} nests belong to no stage")
-    return ProductChain(kernel, schedule, outer, tuple(stages), offsets, block_bytes)
+    parts = tuple(stages), offsets, block_bytes
+    return ProductChain(kernel, schedule, outer, *parts, tuple(masks))
+
+
+def _mask(line: LineReader) -> Mask:
+    """Read `i5 masked if not v7 while v9 > -896.0`."""
+    axis = line.word()
+    masked_if = not line.expect("masked").expect("if").skip("not")
+    condition, least = line.word(), list[tuple[str, float]]()
+    while line.skip("while"):
+        name = line.word()
+        least.append((name, float(line.expect(">").word(expected="a number"))))
+    line.expect(END)
+    return Mask(axis, condition, masked_if, tuple(least))
 
 
 def _stage(line: LineReader, lines: IndentedLines, nests: list[Nest]) -> ChainStage:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from tofuse.ir.blocked import Factor
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.mask import Mask
 from tofuse.ir.nest import Nest
 from tofuse.ir.schedule import ChainSchedule
 
@@ -66,7 +67,8 @@ class ProductChain:
     """A scheduled kernel.
 
     A block of rows has one iteration of each of the axes `outer`. `offsets` are where the parts of
-    a thread's workspace begin, in bytes. `block_bytes` is its size.
+    a thread's workspace begin, in bytes. `block_bytes` is its size. `masks` are of one axis: a
+    block of rows has those of its iterations that no mask excludes, from the first to the last.
     """
 
     kernel: Kernel
@@ -75,6 +77,12 @@ class ProductChain:
     stages: tuple[ChainStage, ...]
     offsets: Mapping[str, int]
     block_bytes: int
+    masks: tuple[Mask, ...] = ()
+
+    @property
+    def masked_axis(self) -> str | None:
+        """The axis whose iterations masks exclude, if there are masks."""
+        return self.masks[0].axis if self.masks else None
 
     @property
     def products(self) -> tuple[ChainProduct, ...]:
@@ -95,6 +103,7 @@ class ProductChain:
         lines = [repr(self.kernel), f"{head}; workspace {self.block_bytes}: {offsets}"]
         if self.outer:
             lines.append(f"  outer {','.join(self.outer)}")
+        lines += [f"  mask {mask!r}" for mask in self.masks]
         for stage in self.stages:
             lines.append(f"  stage of {len(stage.nests)} nests")
             lines += map(_show_product, stage.products)

@@ -18,6 +18,7 @@ from tofuse.backends.cpu.llvm.matmul.pack import (
 from tofuse.backends.cpu.schedule.block_nests import BuildNest, block_nest
 from tofuse.backends.cpu.schedule.block_sizes import microkernel_of
 from tofuse.backends.cpu.schedule.chain_analysis import ChainAnalysis, ChainedSum, analyze_chain
+from tofuse.backends.cpu.schedule.chain_masks import chain_masks
 from tofuse.backends.cpu.schedule.product_analysis import is_contiguous_along
 from tofuse.cost.thresholds import (
     BLOCKED_TASKS_PER_THREAD,
@@ -25,8 +26,8 @@ from tofuse.cost.thresholds import (
     MAX_CHAIN_WORKSPACE_BYTES,
     MIN_CHAIN_ROWS,
 )
-from tofuse.ir.blocked import PACKED_BUFFER, Factor, tile_buffer
-from tofuse.ir.dims import Dim, size_hint
+from tofuse.ir.blocked import PACKED_BUFFER, Factor, iterations, tile_buffer
+from tofuse.ir.dims import Dim, size_hint, symbols_of
 from tofuse.ir.kernel import (
     Buffer,
     Compute,
@@ -95,7 +96,7 @@ def build_chain(kernel: Kernel, schedule: ChainSchedule, build_nest: BuildNest) 
     offsets, block_bytes = builder.workspace(stages)
     if block_bytes > MAX_CHAIN_WORKSPACE_BYTES:
         raise Unschedulable(Rule.DIFFERENT_LOOPS())
-    return ProductChain(kernel, schedule, found.outer, stages, offsets, block_bytes)
+    return ProductChain(kernel, schedule, found.outer, stages, offsets, block_bytes, builder.masks)
 
 
 def _steps(kernel: Kernel, s: ChainedSum, microkernel: Microkernel) -> int:
@@ -114,6 +115,7 @@ class _Builder:
         self.found, self.kernel, self.schedule = found, found.kernel, schedule
         self.build_nest = build_nest
         self.value_axes, _ = iteration_axes(self.kernel)
+        self.masks = chain_masks(found)
         self.products = [self._product(n, s) for n, s in enumerate(found.sums)]
         self.stage_count = 1 + max(found.stages.values())
         self.carried = self._carried()
@@ -186,7 +188,9 @@ class _Builder:
             *lefts.items(),
             *((s, found.stages[s]) for s in self.kernel.body if isinstance(s, Store)),
         ]
-        carried: dict[Reduce, None] = {}
+        least = {name for mask in self.masks for name, _ in mask.least}
+        carried = {s: None for s in self.kernel.body if isinstance(s, Reduce) and s.name in least}
+        roots += [(s, found.stages[s]) for s in carried]
         while roots:
             root, number = roots.pop()
             for s in self._slice(number, root):
@@ -224,9 +228,11 @@ class _Builder:
         for store in stores:
             if store.buffer not in outputs:
                 local[store.buffer] = Buffer(store.buffer, store.dtype, "out")
-        counted = {found.rows: self.schedule.tile_rows}
-        whole = [a for a in self.kernel.extents if a not in (found.rows, *found.outer)]
         stmts += stores
+        masked = {m.axis for m in self.masks} & _axes_of(self.kernel, stmts)
+        counted = {found.rows: self.schedule.tile_rows}
+        counted |= {a: size_hint(self.kernel.extent(a)) for a in masked}
+        whole = [a for a in self.kernel.extents if a not in (*counted, *found.outer)]
         return self._block(name, stmts, counted, whole, list(local.values()))
 
     def _block(
@@ -317,7 +323,9 @@ class _Builder:
         sizes[UNTRANSPOSED] = max((4 * WIDTH * line_stride(n) for n in transposed), default=0)
         nests = [n for s in stages for n in s.nests] + [p.right.pack for p in self.products]
         scratch = [n.block_bytes for n in nests]
-        if not all(isinstance(n, int) for n in scratch):
+        # hints of the iterations of a block are the most that it has
+        bounded = {iterations(a) for a in self.kernel.extents}
+        if not all(bounded.issuperset(symbols_of(n)) for n in scratch):
             raise Unschedulable(Rule.DIFFERENT_LOOPS())
         sizes[SCRATCH] = max(map(size_hint, scratch))
         offsets, end = {}, 0

@@ -6,11 +6,14 @@ The entry, its context and its functions are those of a nest of one parallel pha
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tofuse.backends.cpu.llvm.emit import NONTEMPORAL_METADATA, EmitOptions, emit_slices
 from tofuse.backends.cpu.llvm.entry import entry_function, worker_function
+from tofuse.backends.cpu.llvm.ir_text import float_literal
 from tofuse.backends.cpu.llvm.matmul.gemm_context import partial_sums
+from tofuse.backends.cpu.llvm.matmul.mask_range import emit_range
 from tofuse.backends.cpu.llvm.matmul.masked_vectors import LANES, element_pointer
 from tofuse.backends.cpu.llvm.matmul.microkernel import microkernel_function
 from tofuse.backends.cpu.llvm.matmul.pack import (
@@ -33,10 +36,10 @@ from tofuse.ir.product_chain import (
     SCRATCH,
     UNTRANSPOSED,
     ChainProduct,
-    ChainStage,
     ProductChain,
     left_buffer,
     right_panel,
+    row_buffer,
 )
 from tofuse.ir.schedule import Microkernel
 
@@ -118,6 +121,7 @@ class _ChainEmitter(TaskEmitter):
     def __init__(self, chain: ProductChain) -> None:
         super().__init__(chain.kernel, chain.nests, chain.block_bytes, chain.offsets[SCRATCH])
         self.chain = chain
+        self.first, self.end = "0", "0"  # of the masked axis
         for stage in chain.stages:
             for nest in stage.nests:
                 for name in chain.offsets.keys() & self.contexts[nest].slots.keys():
@@ -148,17 +152,56 @@ class _ChainEmitter(TaskEmitter):
             for p, slot in packed.items():
                 self._pack_if_changed(p, slot)
             height = self.remaining(rows, row, schedule.tile_rows)
-            for stage in chain.stages:
-                self._stage(stage, height)
+            self._block(height)
         if _uses_tiles(chain):
             f.call("@llvm.x86.tilerelease", "void")
         return self.finish()
 
-    def _stage(self, stage: ChainStage, height: str) -> None:
-        for nest in stage.nests:
-            self.call(nest, {}, {self.chain.schedule.rows: height}, {})
-        for p in stage.products:
-            self._multiply(p, height)
+    def _block(self, height: str) -> None:
+        """Run the stages of a block of rows, for the iterations that masks leave."""
+        f, masks, axis = self.f, self.chain.masks, self.chain.masked_axis
+        if axis is None:
+            self._stages(height)
+            return
+        first, end = f.alloca("i64"), f.alloca("i64")
+        emit_range(self, masks, self.chain.schedule.rows, height, first, end)
+        self._set_range(axis, f.let(f"load i64, ptr {first}"), f.let(f"load i64, ptr {end}"))
+        self._stages(height)
+        least = {name: number for mask in masks for name, number in mask.least}
+        if least:
+            is_small = self._is_any_below(least, height)
+            count = f.let(f"sub i64 {self.end}, {self.first}")
+            is_part = f.let(f"icmp ne i64 {count}, {self.extent(axis)}")
+            with f.if_then(f.let(f"and i1 {is_small}, {is_part}")):
+                self._set_range(axis, "0", self.extent(axis))
+                self._stages(height)
+
+    def _set_range(self, axis: str, first: str, end: str) -> None:
+        """Let the next stages run over a part of the masked axis."""
+        self.origins[axis], self.first, self.end = first, first, end
+
+    def _is_any_below(self, least: Mapping[str, float], height: str) -> str:
+        """Return whether a number of a row is not greater than it must be, as an i1."""
+        f, found = self.f, self.f.alloca("i1")
+        f.put(f"store i1 false, ptr {found}")
+        for name, number in least.items():
+            numbers = self._part(row_buffer(name))
+            with f.loop("0", height, "1") as row:
+                x = f.let(f"load float, ptr {element_pointer(f, numbers, row)}")
+                is_small = f.let(f"fcmp ule float {x}, {float_literal(number, 'float')}")
+                old = f.let(f"load i1, ptr {found}")
+                f.put(f"store i1 {f.let(f'or i1 {old}, {is_small}')}, ptr {found}")
+        return f.let(f"load i1, ptr {found}")
+
+    def _stages(self, height: str) -> None:
+        counts = {self.chain.schedule.rows: height}
+        if (axis := self.chain.masked_axis) is not None:
+            counts[axis] = self.f.let(f"sub i64 {self.end}, {self.first}")
+        for stage in self.chain.stages:
+            for nest in stage.nests:
+                self.call(nest, {}, counts, {})
+            for p in stage.products:
+                self._multiply(p, height)
 
     def _pack_if_changed(self, p: ChainProduct, slot: str) -> None:
         """Pack a right factor, unless the block before had the same one.
@@ -177,64 +220,85 @@ class _ChainEmitter(TaskEmitter):
     def _pack(self, p: ChainProduct) -> None:
         f, columns = self.f, self.extent(p.columns)
         panel, untransposed = self._part(right_panel(p.number)), self._part(UNTRANSPOSED)
-        stride = line_stride(p.steps)
+        elements = math.prod(size_hint(self.kernel.extent(a)) for a in p.depth)
+        stride, end = line_stride(p.steps), p.steps * _microkernel(self.chain, p).step_elements
         with f.loop("0", columns, str(WIDTH)) as j:
             width = self.remaining(columns, j, WIDTH)
-            number = f.let(f"sdiv i64 {j}, {WIDTH}")
-            place = f.let(f"mul i64 {number}, {right_micropanel_elements(p.steps)}")
-            micropanel = element_pointer(f, panel, place)
+            micropanel = self._micropanel(panel, p, j)
             to = untransposed if p.right.line_major else micropanel
             self.call(p.right.pack, {p.columns: j}, {p.columns: width}, {PACKED_BUFFER: to})
             if p.right.line_major:
-                self._pad(p, untransposed, width)
+                self._pad(p, untransposed, width, str(elements), str(end))
                 block = f"ptr {untransposed}, i64 {stride}, i64 {width}, i64 {p.steps}"
                 helper = f"@{self.kernel.name}.transpose"
                 f.put(f"call void {helper}({block}, ptr {micropanel})")
 
-    def _pad(self, p: ChainProduct, to: str, lines: str) -> None:
-        """Store zeros after the last element of each line of a factor."""
-        microkernel = _microkernel(self.chain, p)
-        elements = math.prod(size_hint(self.kernel.extent(a)) for a in p.depth)
-        end = p.steps * microkernel.step_elements
-        if end != elements:
-            stride = line_stride(p.steps) * microkernel.step_elements
-            self.pad_lines(to, lines, stride, (str(elements), str(end)))
+    def _pad(self, p: ChainProduct, to: str, lines: str, elements: str, end: str) -> None:
+        """Store zeros after the last element of each line of a factor, up to `end`."""
+        if elements != end:
+            stride = line_stride(p.steps) * _microkernel(self.chain, p).step_elements
+            self.pad_lines(to, lines, stride, (elements, end))
+
+    def _depth(self, p: ChainProduct) -> tuple[str, str, str]:
+        """Return the first step of the depth, the elements of a row, and these with padding."""
+        f, microkernel = self.f, _microkernel(self.chain, p)
+        if self.chain.masked_axis not in p.depth:
+            whole = math.prod(size_hint(self.kernel.extent(a)) for a in p.depth)
+            return "0", str(whole), str(p.steps * microkernel.step_elements)
+        multiple, elements = microkernel.depth_multiple, f.let(f"sub i64 {self.end}, {self.first}")
+        first = f.let(f"sdiv i64 {self.first}, {microkernel.step_elements}")
+        if multiple == 1:
+            return first, elements, elements
+        blocks = self.block_count(elements, multiple)
+        return first, elements, f.let(f"mul i64 {blocks}, {multiple}")
 
     def _multiply(self, p: ChainProduct, height: str) -> None:
-        """Multiply a block of rows with all columns of a right factor."""
+        """Multiply a block of rows with the columns of a right factor."""
         f, chain = self.f, self.chain
         microkernel, rows, width = chain.schedule.microkernels[p.number]
         left, right = (self._part(name(p.number)) for name in (left_buffer, right_panel))
         tile = self._part(tile_buffer(p.number))
         stride = tile_stride(size_hint(self.kernel.extent(p.columns)))
-        self._pad(p, left, height)
-        columns = self.extent(p.columns)
+        first_step, elements, padded = self._depth(p)
+        self._pad(p, left, height, elements, padded)
+        steps = f.let(f"sdiv i64 {padded}, {microkernel.step_elements}")
+        is_masked = p.columns == chain.masked_axis
+        first, end = (self.first, self.end) if is_masked else ("0", self.extent(p.columns))
         # parts of bfloat16 have twice as many steps: shorter ones are not more exact
         part_steps = PARTIAL_PRODUCT_SUM_STEPS * microkernel.step_elements
-        whole, *half = (_name(chain, p, c) for c in _column_counts(chain, p))
         with (
-            partial_sums(f, str(p.steps), "0", part_steps) as (k, count, flags),
-            f.loop("0", columns, str(width)) as j,
+            partial_sums(f, steps, "0", part_steps) as (k, count, flags),
+            f.loop(first, end, str(width)) as j,
         ):
-            chosen = whole
-            if half:
-                rest = f.let(f"sub i64 {columns}, {j}")
-                is_few = f.let(f"icmp sle i64 {rest}, {LANES}")
-                chosen = f.let(f"select i1 {is_few}, ptr {half[0]}, ptr {whole}")
-            inside = f.let(f"and i64 {j}, {WIDTH - 1}")
-            number = f.let(f"sdiv i64 {j}, {WIDTH}")
-            start = f.let(f"mul i64 {number}, {right_micropanel_elements(p.steps)}")
-            b = element_pointer(f, right, f.let(f"add i64 {start}, {inside}"))
-            b = element_pointer(f, b, f.let(f"mul i64 {k}, {WIDTH}"))
+            step = f.let(f"add i64 {first_step}, {k}")
+            b = element_pointer(f, self._micropanel(right, p, j), f.let(f"mul i64 {step}, {WIDTH}"))
+            function = self._microkernel_for(p, f.let(f"sub i64 {end}, {j}"))
+            column = f.let(f"sub i64 {j}, {first}")
             with f.loop("0", height, str(rows)) as i:
                 place = f.let(f"add i64 {f.let(f'mul i64 {i}, {line_stride(p.steps)}')}, {k}")
                 a = element_pointer(f, left, place)
-                place = f.let(f"add i64 {f.let(f'mul i64 {i}, {stride}')}, {j}")
+                place = f.let(f"add i64 {f.let(f'mul i64 {i}, {stride}')}, {column}")
                 c = element_pointer(f, tile, place)
                 operands = f"ptr {a}, ptr {b}, i64 {count}"
                 sums = f"ptr {c}, i64 {stride}, i64 {rows}, i64 {width}"
                 no_bias = f"i64 {flags}, ptr {c}, i64 0"
-                f.put(f"call void {chosen}({operands}, {sums}, {no_bias})")
+                f.put(f"call void {function}({operands}, {sums}, {no_bias})")
+
+    def _micropanel(self, right: str, p: ChainProduct, column: str) -> str:
+        """Return the address of the first step of some columns of a right factor."""
+        f = self.f
+        inside = f.let(f"and i64 {column}, {WIDTH - 1}")
+        number = f.let(f"sdiv i64 {column}, {WIDTH}")
+        start = f.let(f"mul i64 {number}, {right_micropanel_elements(p.steps)}")
+        return element_pointer(f, right, f.let(f"add i64 {start}, {inside}"))
+
+    def _microkernel_for(self, p: ChainProduct, columns: str) -> str:
+        """Return the address of the microkernel for the remaining columns."""
+        whole, *half = (_name(self.chain, p, c) for c in _column_counts(self.chain, p))
+        if not half:
+            return whole
+        is_few = self.f.let(f"icmp sle i64 {columns}, {LANES}")
+        return self.f.let(f"select i1 {is_few}, ptr {half[0]}, ptr {whole}")
 
     def _part(self, name: str) -> str:
         """Return the address of a part of this thread's workspace."""
