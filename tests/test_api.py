@@ -247,7 +247,7 @@ def test_user_errors_raise_as_in_eager(name):
 
 def test_report_of_forward_and_backward():
     net, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8)), torch.randn(4, 8)
-    report = tofuse.explain(net)(x)
+    report = tofuse.explain(net, precision="eager")(x)
     assert {g.phase for g in report.graphs} == {"forward", "backward"}
     assert {k.phase for k in report.forward.kernels} == {"forward"}
     assert {k.phase for k in report.backward.kernels} == {"backward"}

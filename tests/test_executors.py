@@ -38,10 +38,10 @@ def test_an_executor_replaces_pytorchs_operator(registered):
 
     registered("mine", ops=["aten.mm"], run=product)
     x, w = torch.randn(6, 5), torch.randn(5, 7)
-    compiled = tofuse.compile(project, executors=("llvm", "mine", "aten"))
+    compiled = tofuse.compile(project, executors=("mine", "llvm", "aten"))
     torch.testing.assert_close(compiled(x, w), project(x, w))
     assert calls == [(6, 5)]
-    report = tofuse.explain(project, executors="llvm,mine")(x, w)
+    report = tofuse.explain(project, executors="mine,llvm")(x, w)
     by_name = {r.name: r for r in report.regions}
     assert by_name["mm_0"].executor == "mine" and "accepts aten.mm" in by_name["mm_0"].why
     assert [r.executor for r in report.regions] == ["mine", "llvm"]

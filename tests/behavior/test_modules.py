@@ -166,7 +166,7 @@ def shard():
 def test_torch_modules_are_compiled():
     net = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2), nn.Softmax(-1)).eval()
     report = tofuse.explain(net)(torch.randn(3, 4))
-    assert len(report.forward.kernels) == 2
+    assert len(report.forward.kernels) == 1
     lstm, x = nn.LSTM(4, 5, batch_first=True), torch.randn(2, 3, 4)
     torch.testing.assert_close(tofuse.compile(lstm)(x)[0], lstm(x)[0])
 

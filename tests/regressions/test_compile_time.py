@@ -59,7 +59,7 @@ def test_kernels_of_equal_layers_are_loaded_once(monkeypatch):
 
     monkeypatch.setattr(CODE, "load_text", counted)
     x = torch.randn(16, 32, requires_grad=True)
-    report = tofuse.explain(layers(30))(x)
+    report = tofuse.explain(layers(30), precision="eager")(x)  # products are library calls
     assert len(report.forward.kernels) == len(report.backward.kernels) == 30
     assert len(loaded) <= 6
 

@@ -25,7 +25,7 @@ def test_text_lists_fused_pairs_rules_and_advice():
     for words in (
         "launches",
         "memory traffic",
-        "fused: 26 pairs (22 elementwise over common axes, 4 reduction over",
+        "fused: 27 pairs (23 elementwise over common axes, 4 reduction over",
         "One side is a library call (3)",
         "to do: ",
         "h = F.gelu(x @ w + b)",

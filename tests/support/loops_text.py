@@ -1,10 +1,13 @@
 """Assert that nests and tile programs are valid, and that their text is complete."""
 
-from tofuse.backends.cpu.llvm.emit import emit
+from tofuse.backends.cpu.llvm.emit import EmitOptions, emit
+from tofuse.backends.cpu.llvm.matmul.chain_kernel import emit_chain
 from tofuse.backends.cuda.triton.emit import emit as emit_triton
 from tofuse.ir.nest import Nest
 from tofuse.ir.parse_nest import parse_nest
+from tofuse.ir.parse_product_chain import parse_chain
 from tofuse.ir.parse_tile import parse_tile
+from tofuse.ir.product_chain import ProductChain
 from tofuse.ir.schedule import ScheduledKernel
 from tofuse.ir.tile import TileProgram
 from tofuse.ir.verify_nest import verify_nest
@@ -22,6 +25,10 @@ def assert_complete(loops: ScheduledKernel) -> None:
         nest = parse_nest(text)
         assert repr(nest) == text
         assert emit(nest) == emit(loops)
+    elif isinstance(loops, ProductChain):
+        chain = parse_chain(text)
+        assert repr(chain) == text
+        assert emit_chain(chain, EmitOptions()) == emit_chain(loops, EmitOptions())
     else:
         assert isinstance(loops, TileProgram)
         verify_tile(loops)

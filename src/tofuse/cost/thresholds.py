@@ -199,6 +199,7 @@ PARTIAL_PRODUCT_SUM_STEPS = 128  # longer sums are less exact: "Products by bloc
 CHAIN_ROWS_L2_SHARE = 0.5  # of a block's rows of all factors and products: not measured
 MIN_CHAIN_ROWS = 16  # of a block; fewer read the right factors too often: not measured
 MAX_CHAINED_FACTOR_BYTES = 4 << 20  # in float32, packed once for all rows: not measured
+MAX_CHAINED_PRODUCTS = 8  # in one kernel; more take long to compile: "Chains of products"
 MAX_CHAIN_WORKSPACE_BYTES = 16 << 20  # of a thread, mostly its right factors: not measured
 BLOCKED_TASKS_PER_THREAD = 4  # threads then wait little for the last: not measured
 PANEL_OVERHEAD = 0.7  # of a micropanel, in rows: not measured

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tofuse.backends.target import Linking
+from tofuse.config import Config
 from tofuse.cost.library import library_us
 from tofuse.cost.machine import Machine
 from tofuse.driver.assign_executors import ONLY_PYTORCH, Assignment
@@ -14,7 +15,16 @@ from tofuse.driver.load_kernels import LoadedKernels
 from tofuse.ir.executor import KERNELS, LIBRARY
 from tofuse.ir.launch_facts import LaunchFacts
 from tofuse.ir.region import Region
+from tofuse.ir.rules import Reason, Rule
 from tofuse.plan.kernel_binding import KernelBinding
+
+
+def product_rejection(config: Config) -> Reason | None:
+    """Return why no kernel computes products beside other operations; None if kernels may."""
+    if config.rounds_as_eager:
+        return Rule.ORDER_OF_SUMS()
+    is_first = config.executors[0] == KERNELS
+    return None if is_first else Rule.EXECUTOR_FIRST(config.executors[0])
 
 
 def library_products(

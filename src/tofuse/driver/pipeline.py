@@ -49,7 +49,7 @@ from tofuse.driver.codegen import CodegenContext, generate_kernels
 from tofuse.driver.compiled_graph import CompiledGraph, graph_findings
 from tofuse.driver.context import CompileContext
 from tofuse.driver.graph_report import add_memory, graph_report
-from tofuse.driver.library_products import library_products
+from tofuse.driver.library_products import library_products, product_rejection
 from tofuse.driver.link import (
     LinkedProgram,
     executor_targets,
@@ -81,6 +81,7 @@ from tofuse.ir.graph import Graph, show_graph
 from tofuse.ir.line_reader import SEPARATOR
 from tofuse.ir.plan import Allocate
 from tofuse.ir.region import Region
+from tofuse.ir.rules import Reason
 from tofuse.ir.schedule import Target
 from tofuse.passes.batch.batch_branches import batch_branches
 from tofuse.passes.batch.remarks import missed_batching_remarks
@@ -283,7 +284,8 @@ def fuse(
 ) -> Partition:
     """Partition the graph into regions that hold at most `limit` bytes; warn of failed hints."""
     evaluator = RegionEvaluator(oracle.evaluate, oracle.costs_of, oracle.lowerings)
-    partition_graph = partial(partition, fuel=fuel, exact=config.rounds_as_eager)
+    exact, rejection = config.rounds_as_eager, product_rejection(config)
+    partition_graph = partial(partition, fuel=fuel, exact=exact, rejection=rejection)
     part = partition_within_memory_limit(
         split_reductions(graph, oracle.costs_of),
         partition_graph,
@@ -293,9 +295,8 @@ def fuse(
     )
     part = overlap_collectives(part, saved)
     if part.rejected_hints:
-        edges = "; ".join(repr(v) for v in part.rejected_hints)
-        message = f"tofuse could not fuse everything inside fuse(): {edges}"
-        warnings.warn(message, TofuseWarning, stacklevel=2)
+        edges = "; ".join(map(repr, part.rejected_hints))
+        warnings.warn(f"tofuse could not fuse everything inside fuse(): {edges}", TofuseWarning, 2)
     return part
 
 
@@ -307,11 +308,12 @@ def partition(
     *,
     fuel: int | None = None,
     exact: bool = False,
+    rejection: Reason | None = None,
 ) -> Partition:
     """Form regions, rewrite the graph by what they show, and form regions again.
 
     `in_place_concats`: operands of concats may be written into the concat; otherwise each has
-    memory of its own. The other parameters are those of `form_regions`.
+    memory of its own. `rejection`: why no kernel computes products; the rest: see `form_regions`.
     """
     costs_of = evaluator.costs_of
 
@@ -321,8 +323,7 @@ def partition(
     def form_first(graph: Graph) -> Partition:
         return form(eliminate_concats(graph, costs_of, in_place_concats))
 
-    region_us = evaluator.region_us
-    part, reasons = choose_contractions(graph, form_first, region_us, costs_of, exact=exact)
+    part, reasons = choose_contractions(graph, form_first, evaluator.region_us, costs_of, rejection)
     rewritten = fold_epilogues(part)
     if in_place_concats:
         rewritten = eliminate_stored_concats(rewritten, part, costs_of)
@@ -355,8 +356,7 @@ def build_program(
     finish_stage: Callable[[str], None] = lambda stage: None,
 ) -> LinkedProgram:
     """Generate and load kernels, plan the call, and link both."""
-    machine = measured_machine(oracle.target, config)
-    executors = executors_of(config)
+    machine, executors = measured_machine(oracle.target, config), executors_of(config)
     context = codegen_context(part, oracle, config)
     context = replace(context, mutations=frozenset(signature.mutations))
     assigned = assign_library_calls(part, executors, machine, oracle)

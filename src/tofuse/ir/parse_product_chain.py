@@ -36,6 +36,10 @@ def parse_chain(text: str) -> ProductChain:
     masks: list[Mask] = []
     while (line := lines.next(1, "mask")) is not None:
         masks.append(_mask(line))
+    computed = 1.0
+    if masks and (line := lines.next(1, "computed")) is not None:
+        computed = float(line.word(expected="a share"))
+        line.expect("of").expect(masks[0].axis).expect(END)
     stages: list[ChainStage] = []
     while (line := lines.next(1, "stage")) is not None:
         stages.append(_stage(line, lines, nests))
@@ -44,7 +48,7 @@ def parse_chain(text: str) -> ProductChain:
     if nests:
         raise header.error(f"{len(nests)} nests belong to no stage")
     parts = tuple(stages), offsets, block_bytes
-    return ProductChain(kernel, schedule, outer, *parts, tuple(masks))
+    return ProductChain(kernel, schedule, outer, *parts, tuple(masks), computed)
 
 
 def _mask(line: LineReader) -> Mask:

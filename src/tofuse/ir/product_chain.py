@@ -69,6 +69,7 @@ class ProductChain:
     A block of rows has one iteration of each of the axes `outer`. `offsets` are where the parts of
     a thread's workspace begin, in bytes. `block_bytes` is its size. `masks` are of one axis: a
     block of rows has those of its iterations that no mask excludes, from the first to the last.
+    `computed` is the share of all blocks that they leave, as far as it is known.
     """
 
     kernel: Kernel
@@ -78,6 +79,7 @@ class ProductChain:
     offsets: Mapping[str, int]
     block_bytes: int
     masks: tuple[Mask, ...] = ()
+    computed: float = 1.0
 
     @property
     def masked_axis(self) -> str | None:
@@ -104,6 +106,8 @@ class ProductChain:
         if self.outer:
             lines.append(f"  outer {','.join(self.outer)}")
         lines += [f"  mask {mask!r}" for mask in self.masks]
+        if self.masks:
+            lines.append(f"  computed {self.computed!r} of {self.masked_axis}")
         for stage in self.stages:
             lines.append(f"  stage of {len(stage.nests)} nests")
             lines += map(_show_product, stage.products)

@@ -32,6 +32,7 @@ class Rule(Enum):
     )
     NO_BLOCKS = "library call: on this processor, kernels compute only few rows of this dtype"
     ORDER_OF_SUMS = "library call: precision='eager' asks for the library's order of additions"
+    EXECUTOR_FIRST = "library call: the executor {} comes before generated kernels"
     LIBRARY_EPILOGUE = "library call: its epilogue ({}) is in the next kernel"
     WRITTEN_INTO_CONCAT = "written directly into the cat"
     LONG_CONCAT = "a cat of many operands is a call"

@@ -37,10 +37,9 @@ def choose_contractions(
     form_regions: Callable[[Graph], Partition],
     region_us: Callable[[Region, Partition], float],
     costs_of: CostsOf,
-    *,
-    exact: bool,
+    rejection: Reason | None = None,
 ) -> tuple[Partition, Mapping[tuple[Value, Value], Reason]]:
-    """Form regions of a graph in which kernels compute products, unless they must be `exact`.
+    """Form regions of a graph in which kernels compute products, unless a `rejection` forbids it.
 
     A product stays a call of the library if it cannot join the kernel that computes its weight or
     the one that reads its result, or if it has many rows and `region_us`, the predicted time of its
@@ -48,8 +47,8 @@ def choose_contractions(
     Also return why, by the factors of these products.
     """
     reasons = _general_reasons(graph, costs_of)
-    if exact:
-        return form_regions(graph), dict.fromkeys(reasons, Rule.ORDER_OF_SUMS())
+    if rejection is not None:
+        return form_regions(graph), dict.fromkeys(reasons, rejection)
     decoded, faster = decoded_products(graph, costs_of), faster_products(graph, costs_of)
     alone, producers = decoded | faster, graph.producers()
     few = frozenset(v for v in alone if _has_few_rows(producers[v], producers, costs_of))

@@ -82,6 +82,7 @@ _TABLE = (
             Rule.SLOWER_CHAIN,
             Rule.NO_BLOCKS,
             Rule.ORDER_OF_SUMS,
+            Rule.EXECUTOR_FIRST,
             Rule.LIBRARY_EPILOGUE,
         ),
         "One side is a library call",

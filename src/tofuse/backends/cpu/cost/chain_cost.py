@@ -9,7 +9,6 @@ from tofuse.analysis.footprint import Footprint
 from tofuse.backends.cpu.cost.blocked_cost import SPEEDUP_OVER_F32, pack_element_ns
 from tofuse.backends.cpu.cost.nest_cost import nest_cost
 from tofuse.backends.cpu.cost.threads import threads_worth
-from tofuse.backends.cpu.schedule.chain_masks import computed_share
 from tofuse.cost.bandwidth import traffic_us
 from tofuse.cost.kernel_cost import Cost
 from tofuse.cost.machine import Machine
@@ -30,7 +29,7 @@ def chain_cost(chain: ProductChain, machine: Machine) -> Cost:
     outer = math.prod(extents[a] for a in chain.outer)
     blocks = outer * -(-rows // schedule.tile_rows)
     share = rows / (-(-rows // schedule.tile_rows) * schedule.tile_rows)  # of a block in use
-    computed = computed_share(kernel, chain.masks, schedule.rows, schedule.tile_rows)
+    computed = chain.computed
     nests_us = computed * sum(_nest_us(n, machine) for s in chain.stages for n in s.nests)
     products_ns = computed * sum(_product_ns(chain, p, machine) for p in chain.products)
     packs_ns = sum(_pack_ns(chain, p, machine) for p in chain.products)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tofuse.backends.cpu.schedule.product_analysis import product_factors
+from tofuse.cost.thresholds import MAX_CHAINED_PRODUCTS
 from tofuse.ir.dims import size_hint
 from tofuse.ir.kernel import Kernel, Reduce, Stmt, Store, iteration_axes
 from tofuse.ir.types import DType
@@ -68,7 +69,7 @@ def analyze_chain(kernel: Kernel) -> ChainAnalysis | None:
         for s in reductions
         if s.op == "sum" and s.dtype is DType.F32 and (pair := product_factors(kernel, s))
     }
-    if not factors:
+    if not 0 < len(factors) <= MAX_CHAINED_PRODUCTS:
         return None
     reduced = frozenset(a for s in reductions for a in s.over)
     stores = [s for s in kernel.body if isinstance(s, Store)]

@@ -18,7 +18,7 @@ from tofuse.backends.cpu.llvm.matmul.pack import (
 from tofuse.backends.cpu.schedule.block_nests import BuildNest, block_nest
 from tofuse.backends.cpu.schedule.block_sizes import microkernel_of
 from tofuse.backends.cpu.schedule.chain_analysis import ChainAnalysis, ChainedSum, analyze_chain
-from tofuse.backends.cpu.schedule.chain_masks import chain_masks
+from tofuse.backends.cpu.schedule.chain_masks import chain_masks, computed_share
 from tofuse.backends.cpu.schedule.product_analysis import is_contiguous_along
 from tofuse.cost.thresholds import (
     BLOCKED_TASKS_PER_THREAD,
@@ -96,7 +96,9 @@ def build_chain(kernel: Kernel, schedule: ChainSchedule, build_nest: BuildNest) 
     offsets, block_bytes = builder.workspace(stages)
     if block_bytes > MAX_CHAIN_WORKSPACE_BYTES:
         raise Unschedulable(Rule.DIFFERENT_LOOPS())
-    return ProductChain(kernel, schedule, found.outer, stages, offsets, block_bytes, builder.masks)
+    masks, parts = builder.masks, (found.outer, stages, offsets, block_bytes)
+    share = computed_share(kernel, masks, schedule.rows, schedule.tile_rows)
+    return ProductChain(kernel, schedule, *parts, masks, share)
 
 
 def _steps(kernel: Kernel, s: ChainedSum, microkernel: Microkernel) -> int:
