@@ -29,12 +29,14 @@ CASES = [
 def test_a_chain(length, elements, phase, expected):
     machine = default_machine(1, 16)
     own_us = 2.0 + elements * 8 / machine.memory_rate / 1e3
-    found = predict_faster(chain(length, elements), 1, 0, own_us, lambda op: machine, phase)
+    found = predict_faster(chain(length, elements), 1, 0, 0, own_us, lambda op: machine, phase)
     assert found.faster is expected
 
 
 def test_without_a_kernel_eager_is_as_fast():
     graph, machine = chain(3, 1_000_000), default_machine(1, 16)
-    assert predict_faster(graph, 0, 0, 500.0, lambda op: machine, "forward").faster is Faster.EAGER
-    timed = predict_faster(graph, 0, 1, 500.0, lambda op: machine, "forward")
+    assert (
+        predict_faster(graph, 0, 0, 1, 500.0, lambda op: machine, "forward").faster is Faster.EAGER
+    )
+    timed = predict_faster(graph, 0, 1, 0, 500.0, lambda op: machine, "forward")
     assert timed.faster is Faster.UNKNOWN

@@ -50,20 +50,21 @@ def predict_faster(
     captured: Graph,
     kernels: int,
     own_products: int,
+    library_calls: int,
     own_us: float,
     machine_of: MachineOf,
     phase: str,
 ) -> Prediction:
     """Predict who runs a program faster, from its graph before all passes.
 
-    `kernels` and `own_products` count the compiled program's calls that are not the library's;
-    `own_us` is its predicted time. Eager's time is an upper bound: each op that a composite call
-    decomposes into counts as a call. PyTorch's kernels may be slower than predicted, so larger
-    programs are timed. A backward has about twice the calls of its forward. Programs whose kernels
-    draw random numbers stay compiled: eager draws others.
+    `kernels` and `own_products` count the compiled program's calls that are not the library's,
+    `library_calls` the others; `own_us` is its predicted time. Eager's time is an upper bound: each
+    op that a composite call decomposes into counts as a call. PyTorch's kernels may be slower than
+    predicted, so larger programs are timed. A backward has about twice the calls of its forward.
+    Programs whose kernels draw random numbers stay compiled: eager draws others.
     """
     ops = [op for op in captured.ops if not is_view(op) and not is_aten_view(op)]
-    is_lone_call = len(ops) == 1 and ops[0].kind in ("opaque", "sum")
+    is_lone_call = len(ops) == 1 and (ops[0].kind == "sum" or library_calls > 0)
     if not own_products and (not kernels or is_lone_call):
         return Prediction(Faster.EAGER, "it consists of library calls, which eager makes as fast")
     if _is_random(ops):

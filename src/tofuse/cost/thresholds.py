@@ -5,6 +5,7 @@ A title in quotes names the section of docs/measurements.md that a number comes 
 
 # -- several stages ------------------------------------------------------------------------------
 TOLERATED_EXCESS = 1 << 20  # bytes beyond eager's peak that do not count: "Partition"
+ROW_STATISTICS_SHARE = 64  # a number for each row of 64: of attention, for example: not measured
 PEAK_TOLERANCE = 64 * 1024  # bytes of row statistics and seeds, not held by eager: not measured
 MAX_STATEMENTS = 512  # of one kernel, and ops of a region; each cut costs memory: "Partition"
 MEMORY_ROUND_TRIP = 40.0  # additions while an element is stored and loaded: not measured
@@ -199,6 +200,7 @@ PARTIAL_PRODUCT_SUM_STEPS = 128  # longer sums are less exact: "Products by bloc
 CHAIN_ROWS_L2_SHARE = 0.5  # of a block's rows of all factors and products: not measured
 MIN_CHAIN_ROWS = 16  # of a block; fewer read the right factors too often: not measured
 MAX_CHAINED_FACTOR_BYTES = 4 << 20  # in float32, packed once for all rows: not measured
+CHAIN_REJECTION_MARGIN = 1.25  # over the products alone, whose cost is a lower bound: not measured
 MAX_CHAINED_PRODUCTS = 8  # in one kernel; more take long to compile: "Chains of products"
 MAX_CHAIN_WORKSPACE_BYTES = 16 << 20  # of a thread, mostly its right factors: not measured
 BLOCKED_TASKS_PER_THREAD = 4  # threads then wait little for the last: not measured

@@ -8,8 +8,8 @@ from dataclasses import replace
 from tofuse.analysis.alias import is_eliminated_concat
 from tofuse.capture.fx.eager_memory import EagerMemory
 from tofuse.cost.memory_traffic import region_bytes
-from tofuse.cost.thresholds import PEAK_TOLERANCE
 from tofuse.driver.link import LinkedProgram
+from tofuse.fusion.partition.memory_limit import allowed_peak
 from tofuse.graph_partition import Partition
 from tofuse.ir.graph import Graph
 from tofuse.ir.region import Region
@@ -80,7 +80,7 @@ def add_memory(report: GraphReport, memory: EagerMemory, eager_peak: int) -> Gra
     saved = tuple(v for v in inputs if v.name in names)
     report = replace(report, saved=saved, eager_peak_bytes=eager_peak)
     notes, peak = report.notes, report.peak_bytes
-    if peak > eager_peak + PEAK_TOLERANCE:
+    if peak > allowed_peak(eager_peak):
         notes += (f"holds up to {peak} bytes; eager holds up to {eager_peak}",)
     if report.phase != "forward":
         return replace(report, notes=notes)

@@ -36,7 +36,6 @@ from tofuse.capture.pre_autograd.vectorize import vectorize
 from tofuse.config import Config
 from tofuse.cost.machine import SMALLEST_POOLED, Machine
 from tofuse.cost.machine_source import assumed_machine, measured_machine
-from tofuse.cost.thresholds import PEAK_TOLERANCE
 from tofuse.driver.assign_executors import (
     assign_kernels_and_fallbacks,
     assign_library_calls,
@@ -67,7 +66,7 @@ from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lowering_memo import LoweringMemo
 from tofuse.fusion.nontemporal import mark_nontemporal, nontemporal_values
 from tofuse.fusion.overlap_collectives import overlap_collectives
-from tofuse.fusion.partition.memory_limit import partition_within_memory_limit
+from tofuse.fusion.partition.memory_limit import allowed_peak, partition_within_memory_limit
 from tofuse.fusion.partition.partitioner import form_regions
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.partition.region_split import Split
@@ -290,7 +289,7 @@ def fuse(
         split_reductions(graph, oracle.costs_of),
         partition_graph,
         evaluator,
-        None if limit is None else limit + PEAK_TOLERANCE,
+        None if limit is None else allowed_peak(limit),
         saved,
     )
     part = overlap_collectives(part, saved)

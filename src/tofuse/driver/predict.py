@@ -13,6 +13,7 @@ from tofuse.driver.link import LinkedProgram
 from tofuse.driver.oracle import CostOracle
 from tofuse.ir.executor import LIBRARY
 from tofuse.ir.graph import Op, device_of
+from tofuse.passes.expand_attention import ATTENTION_CALLS
 from tofuse.torch_internals.operators import OpOverload, schema_of
 
 
@@ -28,7 +29,8 @@ def predict(
     def machine_of(op: Op) -> Machine:
         return oracle.costs_of(device_of([op])).machine
 
-    prediction = predict_faster(captured.graph, kernels, products, own_us, machine_of, phase)
+    calls = kernels, products, len(library) - products
+    prediction = predict_faster(captured.graph, *calls, own_us, machine_of, phase)
     return replace(prediction, pure=_is_pure(captured))
 
 
@@ -39,6 +41,8 @@ def _is_pure(captured: CapturedGraph) -> bool:
 
 
 def _is_pure_call(name: str) -> bool:
+    if name in ATTENTION_CALLS:
+        return True  # with dropout, PyTorch calls others
     operator: object = torch.ops
     for word in name.split("."):
         operator = getattr(operator, word, None)

@@ -74,7 +74,7 @@ def separate_chains(part: Partition, chained: Collection[Value]) -> frozenset[Va
         products = [op for op in region.ops if op.kind == "contract"]
 
         def readers(op: Op, inside: Collection[Op] = inside) -> list[Op]:
-            return [u for u in users.get(op.result, ()) if u in inside]
+            return [u for v in op.results for u in users.get(v, ()) if u in inside]
 
         for op in products:
             reached = [u for u in reachable([op], readers) if u is not op]

@@ -27,6 +27,7 @@ from tofuse.ir.types import DType
 from tofuse.ops.table import OPS, Pattern
 from tofuse.passes.chained_products import chained_products, separate_chains
 from tofuse.passes.contract_products import contract_products, is_contractible
+from tofuse.passes.expand_attention import attention_calls, expand_attention, separate_attention
 from tofuse.passes.product_ops import factors_of, weight_of
 
 SOURCES = (Pattern.OPAQUE, Pattern.SOURCE, Pattern.RANDOM)
@@ -53,15 +54,17 @@ def choose_contractions(
     alone, producers = decoded | faster, graph.producers()
     few = frozenset(v for v in alone if _has_few_rows(producers[v], producers, costs_of))
     chained = chained_products(graph, costs_of) - alone
-    chosen = alone | chained
-    part = form_regions(_contract(graph, chosen, few))
+    chosen, attention = alone | chained, attention_calls(graph, costs_of)
+    part = form_regions(expand_attention(_contract(graph, chosen, few), attention))
     separate = _separate_products(part, alone) & decoded - faster
     rejected = dict.fromkeys(separate, Rule.SEPARATE_WEIGHT())
     rejected |= dict.fromkeys(separate_chains(part, chained), Rule.SEPARATE_CHAIN())
     rejected |= _slower_products(part, alone - few, region_us, costs_of)
     reasons |= {factors_of(producers[v]): reason for v, reason in rejected.items()}
-    if rejected:
-        part = form_regions(_contract(graph, chosen - rejected.keys(), few))
+    separate = separate_attention(graph, part, attention)
+    if rejected or separate:
+        kept = _contract(graph, chosen - rejected.keys(), few)
+        part = form_regions(expand_attention(kept, attention - separate))
     return part, reasons
 
 
@@ -126,11 +129,13 @@ def faster_products(graph: Graph, costs_of: CostsOf) -> frozenset[Value]:
 
 def _is_faster(product: Op, costs_of: CostsOf) -> bool:
     weight, rows = weight_of(product), product.result.shape[-2]
-    if len(weight.shape) != 2 or size_hint(weight.type.numel) < MIN_STREAMED_WEIGHT_ELEMENTS:
+    if size_hint(weight.type.numel) < MIN_STREAMED_WEIGHT_ELEMENTS:
         return False
     costs = costs_of(weight.type.device)
-    streams = rows in costs.streamed_rows.get(weight.dtype, range(0)) and weight.layout[-2] == 1
-    return streams or size_hint(rows) >= costs.blocked_rows.get(weight.dtype, math.inf)
+    if rows in costs.streamed_rows.get(weight.dtype, range(0)) and weight.layout[-2] == 1:
+        return True
+    is_shared = len(weight.shape) == 2
+    return is_shared and size_hint(rows) >= costs.blocked_rows.get(weight.dtype, math.inf)
 
 
 def decoded_products(graph: Graph, costs_of: CostsOf) -> frozenset[Value]:

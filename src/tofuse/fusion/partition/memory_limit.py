@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from tofuse.cost.thresholds import MAX_SPLIT_ROUNDS, TOLERATED_EXCESS
+from tofuse.cost.thresholds import (
+    MAX_SPLIT_ROUNDS,
+    PEAK_TOLERANCE,
+    ROW_STATISTICS_SHARE,
+    TOLERATED_EXCESS,
+)
 from tofuse.fusion.order_regions import order_regions
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.partition.region_split import Split, split_by_peak
@@ -16,6 +21,11 @@ from tofuse.ir.graph import Graph
 # Makes a partition of a graph: with this evaluator, these splits, and concats in place or not.
 PartitionGraph = Callable[[Graph, RegionEvaluator, frozenset[Split], bool], Partition]
 PartitionWithSplits = Callable[[frozenset[Split]], tuple[Partition, Peak]]
+
+
+def allowed_peak(eager_peak: int) -> int:
+    """Return how many bytes a partition may hold: eager's, and statistics of rows beside them."""
+    return eager_peak + max(PEAK_TOLERANCE, eager_peak // ROW_STATISTICS_SHARE)
 
 
 def partition_within_memory_limit(

@@ -12,7 +12,7 @@ from tofuse.backends.cpu.cost.threads import threads_worth
 from tofuse.cost.bandwidth import traffic_us
 from tofuse.cost.kernel_cost import Cost
 from tofuse.cost.machine import Machine
-from tofuse.cost.thresholds import PACKED_COLUMNS, PACKED_RATE
+from tofuse.cost.thresholds import CHAIN_REJECTION_MARGIN, PACKED_COLUMNS, PACKED_RATE
 from tofuse.cost.work import kernel_work
 from tofuse.ir.dims import size_hint
 from tofuse.ir.nest import Nest
@@ -47,7 +47,7 @@ def chain_cost(chain: ProductChain, machine: Machine) -> Cost:
 
 def chain_rejection(cost: Cost) -> Reason | None:
     """Return why products are not one kernel: they take less time with their results in memory."""
-    if cost.us <= cost.separate_us:
+    if cost.us <= CHAIN_REJECTION_MARGIN * cost.separate_us:
         return None
     return Rule.SLOWER_CHAIN(f"{cost.us:,.1f}", f"{cost.separate_us:,.1f}")
 
