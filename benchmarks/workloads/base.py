@@ -10,7 +10,9 @@ from torch import Tensor
 from benchmarks.check import as_tuple, output_gradients
 from benchmarks.seeds import RNG_SEED, Inputs, Program, Size
 
-WorkloadGroup = Literal["table", "extra", "bf16", "sizes", "products", "models", "machine"]
+WorkloadGroup = Literal[
+    "table", "extra", "bf16", "sizes", "products", "attention", "models", "machine"
+]
 Results = tuple[Tensor, ...]
 InputMaker = Callable[[Size, torch.dtype], Inputs]
 

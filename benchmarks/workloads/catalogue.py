@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.seeds import Inputs, Size
+from benchmarks.workloads.attention import ATTENTION
 from benchmarks.workloads.base import Case, CaseMaker, Workload, WorkloadGroup, calls
 from benchmarks.workloads.extra import BF16, EXTRA, SIZES
 from benchmarks.workloads.products import PRODUCTS
@@ -69,5 +70,7 @@ MODELS: tuple[Workload, ...] = tuple(
 )
 
 COPY = Workload("copy", "machine", calls(copy, copy_inputs))
-WORKLOADS: tuple[Workload, ...] = (*TABLE, *EXTRA, *BF16, *SIZES, *PRODUCTS, *MODELS)
-GROUPS: tuple[WorkloadGroup, ...] = ("table", "extra", "bf16", "sizes", "products", "models")
+WORKLOADS: tuple[Workload, ...] = (
+    *(*TABLE, *EXTRA, *BF16, *SIZES, *PRODUCTS, *ATTENTION, *MODELS),
+)
+GROUPS: tuple[WorkloadGroup, ...] = tuple(dict.fromkeys(w.group for w in WORKLOADS))

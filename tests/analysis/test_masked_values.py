@@ -53,7 +53,7 @@ def softmax(masked, summed="sum<j>", where="i"):
 )
 def test_softmax(masked, masked_if, least):
     (mask,) = softmax(masked)
-    assert (mask.condition, mask.masked_if, mask.least) == ("v1", masked_if, least)
+    assert (mask.condition, mask.masked_if, mask.required_maxima) == ("v1", masked_if, least)
 
 
 @pytest.mark.parametrize(

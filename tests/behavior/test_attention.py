@@ -198,3 +198,62 @@ def test_eager_precision_keeps_the_library():
     q, k, v = (torch.randn(1, 2, 64, 32) for _ in range(3))
     report = tofuse.explain(attention, precision="eager")(q, k, v, {})
     assert len(report.library_calls) == 2
+
+
+@pytest.mark.parametrize("mask", ["causal", "window", "documents", "tril"])
+def test_bits_do_not_depend_on_the_number_of_threads(mask):
+    attention = make_attention("plain", mask, "softmax", "matmul", 1)
+    q, k, v = (torch.randn(1, 3, 300, 32) for _ in range(3))
+    x, found, threads = {"documents": torch.arange(300) // 70}, [], torch.get_num_threads()
+    try:
+        for count in (1, 2, 3, 5):
+            torch.set_num_threads(count)
+            torch._dynamo.reset()
+            found.append(tofuse.compile(attention, dynamic=False, hand_back=False)(q, k, v, x))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(found[0], y) for y in found)
+
+
+WRAPPED = {
+    "lengths of 8 bits": lambda s, n: s.masked_fill(
+        torch.arange(s.shape[-1]) >= (n.to(torch.uint8)[:1] - 4).long(), -math.inf
+    ),
+    "negative": lambda s, n: torch.where(-(n.to(torch.uint8)) > 0, s, -math.inf),
+    "sums of 8 bits": lambda s, n: s.masked_fill(
+        n.to(torch.int8) + n.to(torch.int8)[:, None] < 0, -math.inf
+    ),
+    "products of 32 bits": lambda s, n: torch.where(
+        n.int() * 9000 * n.int()[:, None] <= 0, s, -math.inf
+    ),
+    "signs": lambda s, n: s.masked_fill(
+        torch.arange(s.shape[-1]) < (n[:1] + 198).to(torch.uint8).to(torch.int8).long(), -math.inf
+    ),
+    "great numbers": lambda s, n: s.masked_fill(n + (2**63 - 300) < 0, -math.inf),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_masks_of_integers_that_wrap(name):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 1, 513, 16) for _ in range(3))
+    n = torch.arange(513) + 2
+
+    def attention(q, k, v, n):
+        return torch.softmax(WRAPPED[name](q @ k.transpose(-1, -2), n), -1) @ v
+
+    ours = tofuse.compile(attention, dynamic=False, hand_back=False)(q, k, v, n)
+    exact = attention(q.double(), k.double(), v.double(), n)
+    assert relative_error(ours, exact) < 1e-5
+
+
+def test_rows_masked_as_a_whole_by_a_number_in_float64():
+    def attention(q, k, v):
+        i = torch.arange(k.shape[-2])
+        s = (q @ k.transpose(-1, -2)).double().masked_fill(i[:, None] <= i, -1e9)
+        return torch.softmax(s, -1).to(v.dtype) @ v
+
+    q, k = ((torch.randn(1, 1, 300, 16) * 2).round() for _ in range(2))
+    v = torch.randn(1, 1, 300, 16)
+    ours = tofuse.compile(attention, dynamic=False, hand_back=False)(q, k, v)
+    assert relative_error(ours, attention(q.double(), k.double(), v.double())) < 1e-5

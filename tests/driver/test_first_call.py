@@ -24,7 +24,7 @@ def uncertain(monkeypatch):
     monkeypatch.setattr(
         predict,
         "predict_faster",
-        lambda captured, kernels, products, own_us, machine, phase: Prediction(
+        lambda captured, kernels, products, calls, own_us, machine, phase: Prediction(
             Faster.UNKNOWN, "unknown", trains=phase == "forward", leans_to_eager=True
         ),
     )

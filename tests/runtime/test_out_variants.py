@@ -88,7 +88,7 @@ def test_a_returned_product_is_a_new_contiguous_tensor(dynamic):
 
 def test_products_are_allocated_from_the_pool():
     x = torch.randn(512, 512)
-    compiled = tofuse.compile(lambda x: x @ x @ x)
+    compiled = tofuse.compile(lambda x: x @ x @ x, precision="eager")  # as library calls
     for _ in range(3):
         compiled(x)
     before = POOL.stats()

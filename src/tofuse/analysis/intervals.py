@@ -15,7 +15,8 @@ from tofuse.ir.kernel import AffineExpr, Arg, Compute, InRange, Iota, Kernel, Lo
 from tofuse.ir.types import DType
 
 N = TypeVar("N")
-UNKNOWN = 2**62  # a number that loaded integers do not exceed
+UNKNOWN = 2**61  # stands for an unknown bound of a loaded integer
+GREAT = 2**40  # from which a loaded integer counts as unknown: sums with it may wrap
 
 
 class Interval(NamedTuple, Generic[N]):
@@ -86,11 +87,33 @@ class IntervalRules(Generic[N]):
                     zero = self.by.number(0)
                     return self._not(self._equal(found, Interval(zero, zero)))
                 return found if _is_exact(stmt.operand_dtype, stmt.dtype) else None
-            case Compute() if stmt.op in self._rules and _is_integral(stmt):
+            case Compute() if stmt.op in self._rules and not self._may_wrap(stmt):
                 operands = [self.of(a) for a in stmt.args]
                 known = [x for x in operands if x is not None]
                 return self._rules[stmt.op](*known) if len(known) == len(operands) else None
         return None
+
+    def _may_wrap(self, stmt: Compute) -> bool:
+        """Whether arithmetic may leave the integers of its type, which the kernel wraps.
+
+        Positions are small. Loaded numbers may be any, but those of 64 bits: `loaded` gives wide
+        intervals to great ones.
+        """
+        if stmt.dtype.is_float:
+            return True
+        if stmt.dtype is DType.BOOL or stmt.op in ("minimum", "maximum"):
+            return False
+        is_loaded = any(map(self._is_loaded, stmt.args))
+        if stmt.op == "mul":
+            return is_loaded or stmt.dtype is not DType.I64
+        return stmt.dtype is not DType.I64 and (is_loaded or stmt.dtype is not DType.I32)
+
+    def _is_loaded(self, arg: Arg) -> bool:
+        """Whether a value depends on a loaded one."""
+        if not isinstance(arg, str):
+            return False
+        stmt = self.kernel.definitions[arg]
+        return isinstance(stmt, Load) or any(map(self._is_loaded, stmt.uses))
 
     def of_index(self, index: AffineExpr) -> Interval[N]:
         """Return the interval of an index."""
@@ -169,19 +192,15 @@ class IntervalRules(Generic[N]):
         )
 
 
-def _is_integral(stmt: Compute) -> bool:
-    """Whether arithmetic is on integers or conditions; comparisons may be of other numbers."""
-    return not stmt.dtype.is_float
-
-
 def _is_exact(source: DType, target: DType) -> bool:
     """Whether a conversion keeps every number."""
     if source is DType.BOOL:
         return True
     if source.is_float or target.is_float:
         return False
-    is_signed = target is not DType.U8 or source is DType.U8
-    return is_signed and target.itemsize >= source.itemsize
+    if DType.U8 in (source, target) and source is not target:
+        return source is DType.U8 and target.itemsize > 1
+    return target.itemsize >= source.itemsize
 
 
 class Integers:

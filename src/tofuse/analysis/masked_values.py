@@ -15,6 +15,7 @@ from tofuse.analysis.intervals import IntervalRules
 from tofuse.ir.graph import Scalar
 from tofuse.ir.kernel import Arg, Compute, Kernel, Reduce, Store, iteration_axes
 from tofuse.ir.mask import Mask
+from tofuse.ir.types import DType
 
 EXP_UNDERFLOW = 104.0  # exp of -104 is zero in float32, whose least number is exp(-103.97)
 N = TypeVar("N")
@@ -29,15 +30,15 @@ class BelowMaximum:
     maximum: str
 
 
-# None if it is unknown, but finite
+# None: not known, taken for finite
 MaskedValue = Union[float, BelowMaximum, None]  # noqa: UP007
 
 
 def find_masks(kernel: Kernel, axis: str) -> list[Mask]:
     """Return what masks iterations of an axis; nothing if a result needs all of them.
 
-    The scores that are masked are taken for finite numbers: their infinities and NaNs have no
-    effect, nor have those that a masked score would multiply.
+    Masked scores, and what they multiply, are assumed finite. Where they are not, eager gives NaN
+    and the kernel may not.
     """
     value_axes, stmt_axes = iteration_axes(kernel)
     if any(axis in stmt_axes[s] for s in kernel.body if isinstance(s, Store)):
@@ -47,7 +48,7 @@ def find_masks(kernel: Kernel, axis: str) -> list[Mask]:
     found: list[Mask] = []
     for condition in (c for c in conditions if axis in value_axes[c]):
         for masked_if in (True, False):
-            least = _Masked(kernel, condition, masked_if).obligations(axis)
+            least = _Masked(kernel, condition, masked_if).required_maxima(axis)
             if least is not None:
                 found.append(Mask(axis, condition, masked_if, tuple(least.items())))
     return found
@@ -75,8 +76,8 @@ class _Masked:
             if not isinstance(s, Store) and s.name not in self.values:
                 self.values[s.name] = self._value(s) if isinstance(s, Compute) else None
 
-    def obligations(self, axis: str) -> Mapping[str, float] | None:
-        """Return the least value of each maximum for which masked iterations add nothing.
+    def required_maxima(self, axis: str) -> Mapping[str, float] | None:
+        """Return what each row maximum must exceed for masked iterations to add nothing.
 
         None if they add something in any case.
         """
@@ -86,6 +87,8 @@ class _Masked:
                 continue
             found = self.values[s.arg]
             if s.op == "amax" and isinstance(found, float) and found <= GREATEST_MASKED_SCORE:
+                if found != -math.inf and s.dtype is not DType.F32:
+                    return None  # EXP_UNDERFLOW is that of float32
                 if found != -math.inf:
                     least[s.name] = found + EXP_UNDERFLOW
             elif s.op != "sum" or found != 0.0:

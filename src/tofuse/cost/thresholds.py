@@ -198,6 +198,7 @@ MIN_PRODUCT_TILE_COLUMNS = 64  # fewer pack the rows too often: not measured
 MIN_TILE_ROW_MICROPANELS = 4  # smaller tiles pack the columns too often: not measured
 PARTIAL_PRODUCT_SUM_STEPS = 128  # longer sums are less exact: "Products by blocks"
 CHAIN_ROWS_L2_SHARE = 0.5  # of a block's rows of all factors and products: not measured
+CHAIN_TASKS = 64  # that a kernel has at least, for any number of threads: not measured
 MIN_CHAIN_ROWS = 16  # of a block; fewer read the right factors too often: not measured
 MAX_CHAINED_FACTOR_BYTES = 4 << 20  # in float32, packed once for all rows: not measured
 CHAIN_REJECTION_MARGIN = 1.25  # over the products alone, whose cost is a lower bound: not measured

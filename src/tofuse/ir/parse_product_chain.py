@@ -55,12 +55,12 @@ def _mask(line: LineReader) -> Mask:
     """Read `i5 masked if not v7 while v9 > -896.0`."""
     axis = line.word()
     masked_if = not line.expect("masked").expect("if").skip("not")
-    condition, least = line.word(), list[tuple[str, float]]()
+    condition, required = line.word(), list[tuple[str, float]]()
     while line.skip("while"):
         name = line.word()
-        least.append((name, float(line.expect(">").word(expected="a number"))))
+        required.append((name, float(line.expect(">").word(expected="a number"))))
     line.expect(END)
-    return Mask(axis, condition, masked_if, tuple(least))
+    return Mask(axis, condition, masked_if, tuple(required))
 
 
 def _stage(line: LineReader, lines: IndentedLines, nests: list[Nest]) -> ChainStage:

@@ -32,7 +32,7 @@ def right_panel(product: int) -> str:
 
 
 def row_buffer(value: str) -> str:
-    """Return the buffer that holds a number of each row for later stages."""
+    """Return the buffer that holds one number per row for later stages."""
     return f"rows.{value}"
 
 
@@ -68,8 +68,8 @@ class ProductChain:
 
     A block of rows has one iteration of each of the axes `outer`. `offsets` are where the parts of
     a thread's workspace begin, in bytes. `block_bytes` is its size. `masks` are of one axis: a
-    block of rows has those of its iterations that no mask excludes, from the first to the last.
-    `computed` is the share of all blocks that they leave, as far as it is known.
+    block computes the range from the first to the last iteration that no mask excludes. `computed`
+    is the share of all blocks that they leave, as far as it is known.
     """
 
     kernel: Kernel

@@ -26,7 +26,7 @@ def chained_products(graph: Graph, costs_of: CostsOf) -> frozenset[Value]:
     """Return the results of products that one kernel may compute together with their readers.
 
     Ops of kernels lead from their results to a reduction of each row, or to a factor of another
-    product that has the same rows. Nothing else needs them in memory, but the program's results.
+    product that has the same rows. No library call reads them; the program may return them.
     """
     candidates = [
         op

@@ -31,8 +31,8 @@ ATTENTION_CALLS = frozenset(PARAMETERS)
 def attention_calls(graph: Graph, costs_of: CostsOf) -> frozenset[Value]:
     """Return the first results of the calls of attention that kernels may compute.
 
-    They have no dropout, and keys of a static number that fit the caches, or one query. A backward
-    has as many keys as queries have heads.
+    They have no dropout, and keys of a static number that fit the caches, or one query. For a
+    backward, keys and values have as many heads as queries.
     """
     opaque = (op for op in graph.ops if op.kind == "opaque")
     calls = (op for op in opaque if op.attr("target") in ATTENTION_CALLS)
@@ -222,7 +222,8 @@ class _AttentionBuilder(ProductBuilder):
     def _of_scores(self, p: Value, of_p: Value, d: Value) -> Value:
         """Return the gradient of the products of queries and keys: p * (of_p - d) * scale.
 
-        p meets d first, in the kernel that has p: for keys as rows, it has no other order.
+        p * d comes first. In of_p - d, d would join the kernel of of_p before that of p: with keys
+        as rows, a kernel that computes d cannot have p.
         """
         p_times_d = self.add("mul", p, d)
         of_scores = self.add("sub", self.add("mul", p, of_p), p_times_d)

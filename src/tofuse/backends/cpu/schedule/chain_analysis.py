@@ -37,9 +37,9 @@ class ChainedSum:
 class ChainAnalysis:
     """The chained products of a kernel.
 
-    `stages` has the stage of each statement: how many products, one after the other, it waits for.
-    A product itself belongs to the stage after that of its factors. `outer` are the axes that are
-    neither rows nor columns nor reduced.
+    `stages` has the stage of each statement: the length of the longest run of products that must
+    finish before it. A product itself belongs to the stage after that of its factors. `outer` are
+    the axes that are neither rows nor columns nor reduced.
     """
 
     kernel: Kernel

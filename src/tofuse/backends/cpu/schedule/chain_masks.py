@@ -9,7 +9,7 @@ from tofuse.analysis.masked_values import find_masks, may_matter
 from tofuse.backends.cpu.llvm.matmul.pack import WIDTH
 from tofuse.backends.cpu.schedule.chain_analysis import ChainAnalysis
 from tofuse.ir.dims import size_hint
-from tofuse.ir.kernel import Kernel, Load, Reduce
+from tofuse.ir.kernel import Kernel, Load, Reduce, iteration_axes
 from tofuse.ir.mask import Mask
 from tofuse.schedule.backward_slice import backward_slice
 
@@ -17,8 +17,8 @@ from tofuse.schedule.backward_slice import backward_slice
 def chain_masks(found: ChainAnalysis) -> tuple[Mask, ...]:
     """Return the masks of the longest axis that has some.
 
-    It is the columns of a product, and all of the depth of others. Of each mask, a block of rows
-    can tell which iterations it excludes.
+    It is the columns of a product, and all of the depth of others. A block of rows can compute
+    which iterations each of these masks excludes.
     """
     kernel = found.kernel
     axes = dict.fromkeys(s.columns for s in found.sums)
@@ -34,7 +34,7 @@ def chain_masks(found: ChainAnalysis) -> tuple[Mask, ...]:
 
 
 def computed_share(kernel: Kernel, masks: Sequence[Mask], rows: str, tile_rows: int) -> float:
-    """Return the share of the iterations of the masked axis that blocks of rows have.
+    """Return the share of the iterations of the masked axis that blocks of rows compute.
 
     Masks that depend on loaded values exclude nothing here.
     """
@@ -60,7 +60,10 @@ def _has_interval(found: ChainAnalysis, mask: Mask) -> bool:
 
     Loads are along one axis of the block at most.
     """
-    kernel = found.kernel
+    kernel, inside_block = found.kernel, {found.rows, mask.axis, *found.outer}
+    value_axes, _ = iteration_axes(kernel)
+    if not value_axes[mask.condition] <= inside_block:
+        return False
     axes = {a.name: Interval(0, size_hint(a.extent)) for a in kernel.axes}
     if IntervalRules(kernel, axes, Integers()).of(mask.condition) is None:
         return False

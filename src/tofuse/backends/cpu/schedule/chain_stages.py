@@ -21,8 +21,8 @@ from tofuse.backends.cpu.schedule.chain_analysis import ChainAnalysis, ChainedSu
 from tofuse.backends.cpu.schedule.chain_masks import chain_masks, computed_share
 from tofuse.backends.cpu.schedule.product_analysis import is_contiguous_along
 from tofuse.cost.thresholds import (
-    BLOCKED_TASKS_PER_THREAD,
     CHAIN_ROWS_L2_SHARE,
+    CHAIN_TASKS,
     MAX_CHAIN_WORKSPACE_BYTES,
     MIN_CHAIN_ROWS,
 )
@@ -59,7 +59,10 @@ from tofuse.schedule.schedule_legality import Unschedulable
 
 
 def chain_schedule(kernel: Kernel, target: Target) -> ChainSchedule | None:
-    """Return the row blocks of a kernel of chained products, None if it has none."""
+    """Return the row blocks of a kernel of chained products, None if it has none.
+
+    They do not depend on the number of threads, and so neither do the bits of masked sums.
+    """
     found = analyze_chain(kernel)
     if found is None or not target.fma:
         return None
@@ -76,7 +79,7 @@ def chain_schedule(kernel: Kernel, target: Target) -> ChainSchedule | None:
         row_bytes += 4 * line_stride(size_hint(kernel.extent(s.columns)))
     most_rows = int(target.l2_bytes * CHAIN_ROWS_L2_SHARE) // row_bytes
     outer = math.prod(size_hint(kernel.extent(a)) for a in found.outer)
-    wanted = -(-BLOCKED_TASKS_PER_THREAD * target.threads // max(1, outer))
+    wanted = -(-CHAIN_TASKS // max(1, outer))
     per_task = max(MIN_CHAIN_ROWS, min(most_rows, -(-size_hint(rows) // wanted)))
     unit = max(r for _, r, _ in microkernels)
     tile_rows = max(1, per_task // unit) * unit
@@ -183,15 +186,17 @@ class _Builder:
         return self.found.sum_of(stmt) is not None or self.found.stages[stmt] < number
 
     def _carried(self) -> list[Reduce]:
-        """Return the numbers of rows that later stages read."""
+        """Return the values of one number per row that later stages load."""
         found, definitions = self.found, self.kernel.definitions
         lefts = {definitions[s.left]: found.stages[definitions[s.left]] for s in found.sums}
         roots: list[tuple[Stmt, int]] = [
             *lefts.items(),
             *((s, found.stages[s]) for s in self.kernel.body if isinstance(s, Store)),
         ]
-        least = {name for mask in self.masks for name, _ in mask.least}
-        carried = {s: None for s in self.kernel.body if isinstance(s, Reduce) and s.name in least}
+        required = {name for mask in self.masks for name, _ in mask.required_maxima}
+        carried = {
+            s: None for s in self.kernel.body if isinstance(s, Reduce) and s.name in required
+        }
         roots += [(s, found.stages[s]) for s in carried]
         while roots:
             root, number = roots.pop()

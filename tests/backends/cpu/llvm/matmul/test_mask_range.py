@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tofuse
-from tests.backends.cpu.llvm.matmul.test_blocked_kernel import TARGET
+from tests.backends.cpu.llvm.matmul.test_blocked_kernel import TARGET, backend
 from tests.backends.cpu.llvm.matmul.test_chain_kernel import chain
 from tests.support.kernels import kernel, run_interpreter, run_text
 from tofuse.backends.cpu.llvm.emit import EmitOptions
@@ -114,6 +114,18 @@ def test_share_of_a_causal_mask_is_half():
     assert 0.5 < built.computed < 0.6
     built = chain(text_of("window", 1, 1024, 1024))
     assert built.computed < 0.15
+
+
+def test_a_condition_on_other_columns_is_no_mask():
+    """It would mask a result, not a row's keys."""
+    lines = ["v6 = iota [c] : i64", "v61 = lt v6 v5 of i64 : b1", "v8 = add v3 1.0 of f32 : f32"]
+    text = text_of("causal", 1, 64, 64)
+    text = text.replace("\n  ".join(MASKS["causal"]).format(fill="-inf"), "\n  ".join(lines))
+    text = text.replace(
+        "v15 = mul v13 v14", "v71 = where v61 0.0 v14 of f32 : f32\n  v15 = mul v13 v71"
+    )
+    found = backend().chain(kernel(text))
+    assert found is None or not found.masks
 
 
 def causal(q, k, v):

@@ -6,7 +6,7 @@ The entry, its context and its functions are those of a nest of one parallel pha
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tofuse.backends.cpu.llvm.emit import NONTEMPORAL_METADATA, EmitOptions, emit_slices
@@ -36,6 +36,7 @@ from tofuse.ir.product_chain import (
     SCRATCH,
     UNTRANSPOSED,
     ChainProduct,
+    ChainStage,
     ProductChain,
     left_buffer,
     right_panel,
@@ -159,32 +160,58 @@ class _ChainEmitter(TaskEmitter):
 
     def _block(self, height: str) -> None:
         """Run the stages of a block of rows, for the iterations that masks leave."""
-        f, masks, axis = self.f, self.chain.masks, self.chain.masked_axis
+        f, chain, axis = self.f, self.chain, self.chain.masked_axis
         if axis is None:
-            self._stages(height)
+            self._stages(height, chain.stages)
             return
         first, end = f.alloca("i64"), f.alloca("i64")
-        emit_range(self, masks, self.chain.schedule.rows, height, first, end)
-        self._set_range(axis, f.let(f"load i64, ptr {first}"), f.let(f"load i64, ptr {end}"))
-        self._stages(height)
-        least = {name: number for mask in masks for name, number in mask.least}
-        if least:
-            is_small = self._is_any_below(least, height)
-            count = f.let(f"sub i64 {self.end}, {self.first}")
-            is_part = f.let(f"icmp ne i64 {count}, {self.extent(axis)}")
-            with f.if_then(f.let(f"and i1 {is_small}, {is_part}")):
-                self._set_range(axis, "0", self.extent(axis))
-                self._stages(height)
+        emit_range(self, chain.masks, chain.schedule.rows, height, first, end)
+        self._set_range(axis, first, end)
+        required = {name: number for m in chain.masks for name, number in m.required_maxima}
+        if not required:
+            self._stages(height, chain.stages)
+            return
+        before, after = self._stages_around(required)
+        self._stages(height, before)
+        count = f.let(f"sub i64 {self.end}, {self.first}")
+        is_part = f.let(f"icmp ne i64 {count}, {self.extent(axis)}")
+        is_small = self._is_any_below(required, height)
+        with f.if_then(f.let(f"and i1 {is_small}, {is_part}")):
+            f.put(f"store i64 0, ptr {first}")
+            f.put(f"store i64 {self.extent(axis)}, ptr {end}")
+            self._set_range(axis, first, end)
+            self._stages(height, before)
+        self._set_range(axis, first, end)
+        self._stages(height, after)
+
+    def _stages_around(
+        self, required: Mapping[str, float]
+    ) -> tuple[list[ChainStage], list[ChainStage]]:
+        """Return the stages up to the nests that compute maxima, and the rest."""
+        buffers = set(map(row_buffer, required))
+        stages = list(self.chain.stages)
+        last = max(
+            k
+            for k, stage in enumerate(stages)
+            for b in (b for nest in stage.nests for b in nest.kernel.buffers)
+            if b.name in buffers and b.role == "out"
+        )
+        at = stages[last]
+        return (
+            [*stages[:last], ChainStage(at.nests, ())],
+            [ChainStage((), at.products), *stages[last + 1 :]],
+        )
 
     def _set_range(self, axis: str, first: str, end: str) -> None:
-        """Let the next stages run over a part of the masked axis."""
-        self.origins[axis], self.first, self.end = first, first, end
+        """Let the next stages run over the part of the masked axis that two addresses hold."""
+        self.first, self.end = (self.f.let(f"load i64, ptr {x}") for x in (first, end))
+        self.origins[axis] = self.first
 
-    def _is_any_below(self, least: Mapping[str, float], height: str) -> str:
+    def _is_any_below(self, required: Mapping[str, float], height: str) -> str:
         """Return whether a number of a row is not greater than it must be, as an i1."""
         f, found = self.f, self.f.alloca("i1")
         f.put(f"store i1 false, ptr {found}")
-        for name, number in least.items():
+        for name, number in required.items():
             numbers = self._part(row_buffer(name))
             with f.loop("0", height, "1") as row:
                 x = f.let(f"load float, ptr {element_pointer(f, numbers, row)}")
@@ -193,11 +220,11 @@ class _ChainEmitter(TaskEmitter):
                 f.put(f"store i1 {f.let(f'or i1 {old}, {is_small}')}, ptr {found}")
         return f.let(f"load i1, ptr {found}")
 
-    def _stages(self, height: str) -> None:
+    def _stages(self, height: str, stages: Sequence[ChainStage]) -> None:
         counts = {self.chain.schedule.rows: height}
         if (axis := self.chain.masked_axis) is not None:
             counts[axis] = self.f.let(f"sub i64 {self.end}, {self.first}")
-        for stage in self.chain.stages:
+        for stage in stages:
             for nest in stage.nests:
                 self.call(nest, {}, counts, {})
             for p in stage.products:

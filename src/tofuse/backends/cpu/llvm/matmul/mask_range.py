@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tofuse.analysis.intervals import Interval, IntervalRules
+from tofuse.analysis.intervals import GREAT, UNKNOWN, Interval, IntervalRules
 from tofuse.analysis.masked_values import may_matter
 from tofuse.analysis.reachability import reachable
 from tofuse.backends.cpu.llvm.matmul.gemm_context import minimum
@@ -21,9 +21,9 @@ def emit_range(
 ) -> None:
     """Store the first iteration that masks leave, and the one after the last, into two addresses.
 
-    The block begins at the current row and has `height` rows. Both are multiples of WIDTH, but for
-    the end of the axis. If masks leave nothing, they are those of the first WIDTH iterations, so
-    that a result is what masked numbers give.
+    The block begins at the current row and has `height` rows. The two stored numbers are multiples
+    of WIDTH, or the end of the axis. If masks leave nothing, they are those of the first
+    WIDTH iterations, so that a result is what masked numbers give.
     """
     f, axis = task.f, masks[0].axis
     extent = task.extent(axis)
@@ -34,7 +34,7 @@ def emit_range(
     f.put(f"store i64 0, ptr {end}")
     arithmetic = _Operands(task, axes)
     of_rows = IntervalRules(task.kernel, axes, arithmetic)
-    for name in _outside(task.kernel, masks):
+    for name in _without_masked_axis(task.kernel, masks):
         of_rows.of(name)
     with f.loop("0", extent, str(WIDTH)) as position:
         width = task.remaining(extent, position, WIDTH)
@@ -54,7 +54,7 @@ def emit_range(
         f.put(f"store i64 {task.remaining(extent, '0', WIDTH)}, ptr {end}")
 
 
-def _outside(kernel: Kernel, masks: Sequence[Mask]) -> list[str]:
+def _without_masked_axis(kernel: Kernel, masks: Sequence[Mask]) -> list[str]:
     """Return the values that conditions need and that do not depend on the masked axis."""
     value_axes, _ = iteration_axes(kernel)
     definitions = kernel.definitions
@@ -103,7 +103,7 @@ class _Operands:
         f, along = self.f, [a for a in load.index.axes if self.axes[a].low != self.axes[a].high]
         if not along:
             x = self._load(load, {a: x.low for a, x in self.axes.items()})
-            return Interval(x, x)
+            return self._widened(Interval(x, x))
         (axis,) = along
         low, high = f.alloca("i64"), f.alloca("i64")
         f.put(f"store i64 {2**63 - 1}, ptr {low}")
@@ -113,7 +113,16 @@ class _Operands:
             x = self._load(load, {a: i.low for a, i in self.axes.items()} | {axis: position})
             f.put(f"store i64 {self.minimum(f.let(f'load i64, ptr {low}'), x)}, ptr {low}")
             f.put(f"store i64 {self.maximum(f.let(f'load i64, ptr {high}'), x)}, ptr {high}")
-        return Interval(f.let(f"load i64, ptr {low}"), f.let(f"load i64, ptr {high}"))
+        return self._widened(
+            Interval(f.let(f"load i64, ptr {low}"), f.let(f"load i64, ptr {high}"))
+        )
+
+    def _widened(self, x: Interval[str]) -> Interval[str]:
+        """Return an interval of all numbers in place of one with a great number."""
+        is_great = self.maximum(self.is_less(x.low, str(-GREAT)), self.is_less(str(GREAT), x.high))
+        return Interval(
+            self.select(is_great, str(-UNKNOWN), x.low), self.select(is_great, str(UNKNOWN), x.high)
+        )
 
     def _load(self, load: Load, indices: Mapping[str, str]) -> str:
         """Load a number as an i64."""
