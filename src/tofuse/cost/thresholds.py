@@ -201,6 +201,7 @@ CHAIN_ROWS_L2_SHARE = 0.5  # of a block's rows of all factors and products: not 
 CHAIN_TASKS = 64  # that a kernel has at least, for any number of threads: not measured
 MIN_CHAIN_ROWS = 16  # of a block; fewer read the right factors too often: not measured
 MAX_CHAINED_FACTOR_BYTES = 4 << 20  # in float32, packed once for all rows: not measured
+MIN_SINGLE_QUERY_KEY_ELEMENTS = 1 << 21  # of float32; fewer are in caches: "Chains of products"
 CHAIN_REJECTION_MARGIN = 1.25  # over the products alone, whose cost is a lower bound: not measured
 MAX_CHAINED_PRODUCTS = 8  # in one kernel; more take long to compile: "Chains of products"
 MAX_CHAIN_WORKSPACE_BYTES = 16 << 20  # of a thread, mostly its right factors: not measured

@@ -9,9 +9,10 @@ from functools import cached_property, partial
 
 from tofuse.analysis.reachability import reachable
 from tofuse.cost.target_costs import CostsOf
+from tofuse.cost.thresholds import MIN_SINGLE_QUERY_KEY_ELEMENTS
 from tofuse.graph_partition import Partition
 from tofuse.ir.call_arguments import CallArgument, OperandRef
-from tofuse.ir.dims import Dim, product
+from tofuse.ir.dims import Dim, product, size_hint
 from tofuse.ir.graph import Graph, Op, Scalar, Value
 from tofuse.ir.types import DType
 from tofuse.passes.product_ops import ProductBuilder
@@ -86,7 +87,8 @@ def _is_expandable(op: Op, costs_of: CostsOf) -> bool:
     if op.result.dtype not in costs.blocked_dtypes or not isinstance(key.shape[-1], int):
         return False
     if op.result.shape[-2] == 1 and not is_backward:
-        return True
+        elements = size_hint(key.type.numel)
+        return key.dtype.is_reduced_float or elements >= MIN_SINGLE_QUERY_KEY_ELEMENTS
     if is_backward and not key.shape[:-2] == value.shape[:-2] == op.result.shape[:-2]:
         return False
     most = costs.max_chained_bytes // DType.F32.itemsize
