@@ -12,6 +12,7 @@ from tofuse.driver.link import LinkedProgram
 from tofuse.fusion.partition.memory_limit import allowed_peak
 from tofuse.graph_partition import Partition
 from tofuse.ir.graph import Graph
+from tofuse.ir.product_chain import ProductChain
 from tofuse.ir.region import Region
 from tofuse.plan.launch_groups import describe_groups, launch_count
 from tofuse.report.call_times import TimeSpan
@@ -46,7 +47,7 @@ def graph_report(
     ]
     return GraphReport(
         phase,
-        tuple(program.notes),
+        (*program.notes, *_mask_notes(program)),
         captured,
         part,
         program.plan,
@@ -57,6 +58,17 @@ def graph_report(
         describe_groups(program.plan),
         stages=tuple(stages),
     )
+
+
+def _mask_notes(program: LinkedProgram) -> list[str]:
+    """Return a note on each kernel that computes only what masks leave."""
+    notes: list[str] = []
+    for g in program.generated:
+        if isinstance(g.scheduled, ProductChain) and g.scheduled.masks:
+            share = g.scheduled.computed
+            known = f" ({share:.0%} of all)" if share < 1 else ""
+            notes.append(f"{g.region.name} computes only the blocks that masks leave{known}")
+    return notes
 
 
 def _call_reason(region: Region) -> str:

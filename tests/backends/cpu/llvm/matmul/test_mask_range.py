@@ -1,6 +1,7 @@
 """Blocks of rows compute what masks leave to them, and no more."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -132,6 +133,13 @@ def causal(q, k, v):
     i = torch.arange(q.shape[-2])
     s = q @ k.transpose(-1, -2)
     return torch.softmax(s.masked_fill(i[:, None] < i, -math.inf), -1) @ v
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_the_report_says_how_many_blocks_are_computed():
+    q, k, v = (torch.randn(1, 2, 512, 32) for _ in range(3))
+    (note,) = tofuse.explain(causal)(q, k, v).graphs[0].notes
+    assert re.search(r"computes only the blocks that masks leave \(5\d% of all\)$", note)
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
