@@ -6,8 +6,9 @@ numbers, and code that computes bounds when it runs, with operands: an `Arithmet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.graph import Scalar
@@ -19,11 +20,16 @@ UNKNOWN = 2**61  # stands for an unknown bound of a loaded integer
 GREAT = 2**40  # from which a loaded integer counts as unknown: sums with it may wrap
 
 
-class Interval(NamedTuple, Generic[N]):
+@dataclass(frozen=True)
+class Interval(Generic[N]):
     """The least and the greatest value, both included. Conditions are 0 or 1."""
 
     low: N
     high: N
+
+    def __iter__(self) -> Iterator[N]:
+        yield self.low
+        yield self.high
 
 
 class Arithmetic(Protocol[N]):
