@@ -5,7 +5,7 @@ A title in quotes names the section of docs/measurements.md that a number comes 
 
 # -- several stages ------------------------------------------------------------------------------
 TOLERATED_EXCESS = 1 << 20  # bytes beyond eager's peak that do not count: "Partition"
-ROW_STATISTICS_SHARE = 64  # a number for each row of 64: of attention, for example: not measured
+ROW_STATISTICS_SHARE = 64  # a row of 64 has one number, as in attention: not measured
 PEAK_TOLERANCE = 64 * 1024  # bytes of row statistics and seeds, not held by eager: not measured
 MAX_STATEMENTS = 512  # of one kernel, and ops of a region; each cut costs memory: "Partition"
 MEMORY_ROUND_TRIP = 40.0  # additions while an element is stored and loaded: not measured
@@ -197,14 +197,14 @@ MAX_PRODUCT_TILE_ROWS = 512  # more leave the L2 cache: "Products by blocks"
 MIN_PRODUCT_TILE_COLUMNS = 64  # fewer pack the rows too often: not measured
 MIN_TILE_ROW_MICROPANELS = 4  # smaller tiles pack the columns too often: not measured
 PARTIAL_PRODUCT_SUM_STEPS = 128  # longer sums are less exact: "Products by blocks"
-CHAIN_ROWS_L2_SHARE = 0.5  # of a block's rows of all factors and products: not measured
-CHAIN_TASKS = 64  # that a kernel has at least, for any number of threads: not measured
-MIN_CHAIN_ROWS = 16  # of a block; fewer read the right factors too often: not measured
-MAX_CHAINED_FACTOR_BYTES = 4 << 20  # in float32, packed once for all rows: not measured
-MIN_SINGLE_QUERY_KEY_ELEMENTS = 1 << 21  # of float32; fewer are in caches: "Chains of products"
-CHAIN_REJECTION_MARGIN = 1.25  # over the products alone, whose cost is a lower bound: not measured
-MAX_CHAINED_PRODUCTS = 8  # in one kernel; more take long to compile: "Chains of products"
-MAX_CHAIN_WORKSPACE_BYTES = 16 << 20  # of a thread, mostly its right factors: not measured
+CHAIN_BLOCK_L2_SHARE = 0.5  # right factors need the rest: not measured
+MIN_CHAIN_TASKS = 64  # threads are idle with fewer: not measured
+MIN_CHAIN_BLOCK_ROWS = 16  # smaller blocks read the right factors too often: not measured
+MAX_CHAINED_FACTOR_FLOAT32_BYTES = 4 << 20  # it is packed once for all rows: not measured
+MIN_SINGLE_QUERY_FLOAT32_KEY_ELEMENTS = 1 << 21  # caches hold fewer: "Chains of products"
+CHAIN_REJECTION_MARGIN = 1.25  # the cost without a chain is a lower bound: not measured
+MAX_CHAINED_PRODUCTS = 8  # more take long to compile: "Chains of products"
+MAX_CHAIN_THREAD_WORKSPACE_BYTES = 16 << 20  # it is mostly right factors: not measured
 BLOCKED_TASKS_PER_THREAD = 4  # threads then wait little for the last: not measured
 PANEL_OVERHEAD = 0.7  # of a micropanel, in rows: not measured
 DIRECT_ROWS, DIRECT_COLUMNS = 8, 4  # of a product at once, at most: not measured

@@ -1,7 +1,8 @@
-"""Products whose results kernels use while they are in the caches: for softmax, or as factors.
+"""Find products that one kernel computes together with what reads their results.
 
 Attention is the example: a softmax reduces the rows of the first product, and the second product
-has its result as a factor. One kernel of them stores none of what is between them.
+multiplies the result of the softmax. In one kernel, the values between the two products stay in the
+caches.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.types import DType
 from tofuse.ops.table import OPS, Pattern
 from tofuse.passes.contract_products import is_contractible
-from tofuse.passes.product_ops import factors_of
+from tofuse.passes.product_ops import factors_of, finished_results
 
 Rows = tuple[Value, int]  # a value, and its dimension that has the rows of a product
 
@@ -65,10 +66,6 @@ def separate_chains(part: Partition, chained: Collection[Value]) -> frozenset[Va
     """Return the chained products whose results their kernels neither reduce nor multiply."""
     users, found = part.graph.users(), list[Value]()
 
-    def finished(v: Value) -> list[Value]:
-        """Return the results of the additions and conversions that read a value."""
-        return [op.result for op in users.get(v, ()) if op.kind in ("add", "convert")]
-
     for region in part.regions:
         inside, used = set(region.ops), set[Op]()
         products = [op for op in region.ops if op.kind == "contract"]
@@ -80,7 +77,8 @@ def separate_chains(part: Partition, chained: Collection[Value]) -> frozenset[Va
             reached = [u for u in reachable([op], readers) if u is not op]
             summing = [u for u in reached if _is_reduction(u) or u.kind == "contract"]
             used |= {op, *summing} if summing else set()
-        found += reachable((op.result for op in products if op not in used), finished)
+        for op in products:
+            found += finished_results(users, op.result) if op not in used else []
     return frozenset(found).intersection(chained)
 
 

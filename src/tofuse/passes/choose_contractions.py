@@ -28,7 +28,7 @@ from tofuse.ops.table import OPS, Pattern
 from tofuse.passes.chained_products import chained_products, separate_chains
 from tofuse.passes.contract_products import contract_products, is_contractible
 from tofuse.passes.expand_attention import attention_calls, expand_attention, separate_attention
-from tofuse.passes.product_ops import factors_of, weight_of
+from tofuse.passes.product_ops import factors_of, finished_results, weight_of
 
 SOURCES = (Pattern.OPAQUE, Pattern.SOURCE, Pattern.RANDOM)
 
@@ -100,14 +100,10 @@ def _slower_products(
     """
     users = part.graph.users()
 
-    def finished(v: Value) -> list[Value]:
-        """Return the results of the additions and conversions that read a value."""
-        return [op.result for op in users.get(v, ()) if op.kind in ("add", "convert")]
-
     found: dict[Value, Reason] = {}
     for region in part.regions:
         products = [op for op in region.ops if op.kind == "contract"]
-        reached = reachable([op.result for op in products], finished)
+        reached = [v for op in products for v in finished_results(users, op.result)]
         results = chosen.intersection(reached)
         if not results:
             continue

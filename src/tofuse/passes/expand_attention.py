@@ -9,7 +9,7 @@ from functools import cached_property, partial
 
 from tofuse.analysis.reachability import reachable
 from tofuse.cost.target_costs import CostsOf
-from tofuse.cost.thresholds import MIN_SINGLE_QUERY_KEY_ELEMENTS
+from tofuse.cost.thresholds import MIN_SINGLE_QUERY_FLOAT32_KEY_ELEMENTS
 from tofuse.graph_partition import Partition
 from tofuse.ir.call_arguments import CallArgument, OperandRef
 from tofuse.ir.dims import Dim, product, size_hint
@@ -88,7 +88,7 @@ def _is_expandable(op: Op, costs_of: CostsOf) -> bool:
         return False
     if op.result.shape[-2] == 1 and not is_backward:
         elements = size_hint(key.type.numel)
-        return key.dtype.is_reduced_float or elements >= MIN_SINGLE_QUERY_KEY_ELEMENTS
+        return key.dtype.is_reduced_float or elements >= MIN_SINGLE_QUERY_FLOAT32_KEY_ELEMENTS
     if is_backward and not key.shape[:-2] == value.shape[:-2] == op.result.shape[:-2]:
         return False
     most = costs.max_chained_bytes // DType.F32.itemsize

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from tofuse.analysis.reachability import reachable
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Op, Value
 from tofuse.passes.rewrite import OpBuilder, Rewriter
@@ -44,6 +47,15 @@ def is_float_product(op: Op, operands: tuple[Value, ...]) -> bool:
     """Whether a product is of floats of one dtype."""
     dtypes = {v.dtype for v in operands}
     return len(op.results) == 1 and op.result.dtype.is_float and dtypes == {op.result.dtype}
+
+
+def finished_results(users: Mapping[Value, Sequence[Op]], total: Value) -> list[Value]:
+    """Return the sum of products, and what additions and conversions make of it."""
+
+    def read_by(v: Value) -> list[Value]:
+        return [op.result for op in users.get(v, ()) if op.kind in ("add", "convert")]
+
+    return list(reachable([total], read_by))
 
 
 def factors_of(product: Op) -> tuple[Value, Value]:

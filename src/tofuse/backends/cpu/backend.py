@@ -45,7 +45,7 @@ from tofuse.cost.kernel_cost import Cost, Evaluation
 from tofuse.cost.machine import Machine
 from tofuse.cost.target_costs import TargetCosts
 from tofuse.cost.thresholds import (
-    MAX_CHAINED_FACTOR_BYTES,
+    MAX_CHAINED_FACTOR_FLOAT32_BYTES,
     MAX_COLUMN_WEIGHT_ROWS,
     MAX_DECODED_PRODUCT_ROWS,
     MAX_GROUPED_WORKSPACE,
@@ -116,7 +116,7 @@ class CpuBackend:
             blocked_dtypes=blocked_dtypes(self.target),
             blocked_rows=blocked_rows(self.target),
             streamed_rows=streamed_rows(self.target),
-            max_chained_bytes=MAX_CHAINED_FACTOR_BYTES,
+            max_chained_bytes=MAX_CHAINED_FACTOR_FLOAT32_BYTES,
             split_threshold=SPLIT_THRESHOLD,
             separate_rule=Rule.SHORT_ROWS,
         )

@@ -131,7 +131,7 @@ def is_looked_up(emitter: FunctionEmitter, s: Compute) -> bool:
 
 @lru_cache(maxsize=8)
 def _uses(kernel: Kernel) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names of the values that are arguments of sums, and of those that are stored."""
+    """Return the names of the values that sums add, and the names of stored values."""
     summed = frozenset(s.arg for s in kernel.body if isinstance(s, Reduce) and s.op == "sum")
     stored = frozenset(s.value for s in kernel.body if isinstance(s, Store))
     return summed, frozenset(v for v in stored if isinstance(v, str))

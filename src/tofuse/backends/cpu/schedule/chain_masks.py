@@ -1,4 +1,4 @@
-"""The iterations that blocks of rows of a product chain need: those that masks do not exclude."""
+"""Find what masks iterations of a product chain, and which share of its blocks is computed."""
 
 from __future__ import annotations
 

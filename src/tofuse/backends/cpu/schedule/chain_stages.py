@@ -21,10 +21,10 @@ from tofuse.backends.cpu.schedule.chain_analysis import ChainAnalysis, ChainedSu
 from tofuse.backends.cpu.schedule.chain_masks import chain_masks, computed_share
 from tofuse.backends.cpu.schedule.product_analysis import is_contiguous_along
 from tofuse.cost.thresholds import (
-    CHAIN_ROWS_L2_SHARE,
-    CHAIN_TASKS,
-    MAX_CHAIN_WORKSPACE_BYTES,
-    MIN_CHAIN_ROWS,
+    CHAIN_BLOCK_L2_SHARE,
+    MAX_CHAIN_THREAD_WORKSPACE_BYTES,
+    MIN_CHAIN_BLOCK_ROWS,
+    MIN_CHAIN_TASKS,
 )
 from tofuse.ir.blocked import PACKED_BUFFER, Factor, iterations, tile_buffer
 from tofuse.ir.dims import Dim, size_hint, symbols_of
@@ -77,10 +77,10 @@ def chain_schedule(kernel: Kernel, target: Target) -> ChainSchedule | None:
         microkernels.append((microkernel, micro_rows, columns))
         row_bytes += 4 * line_stride(_steps(kernel, s, microkernel))
         row_bytes += 4 * line_stride(size_hint(kernel.extent(s.columns)))
-    most_rows = int(target.l2_bytes * CHAIN_ROWS_L2_SHARE) // row_bytes
+    most_rows = int(target.l2_bytes * CHAIN_BLOCK_L2_SHARE) // row_bytes
     outer = math.prod(size_hint(kernel.extent(a)) for a in found.outer)
-    wanted = -(-CHAIN_TASKS // max(1, outer))
-    per_task = max(MIN_CHAIN_ROWS, min(most_rows, -(-size_hint(rows) // wanted)))
+    wanted = -(-MIN_CHAIN_TASKS // max(1, outer))
+    per_task = max(MIN_CHAIN_BLOCK_ROWS, min(most_rows, -(-size_hint(rows) // wanted)))
     unit = max(r for _, r, _ in microkernels)
     tile_rows = max(1, per_task // unit) * unit
     if isinstance(rows, int):
@@ -97,7 +97,7 @@ def build_chain(kernel: Kernel, schedule: ChainSchedule, build_nest: BuildNest) 
     builder = _Builder(found, schedule, build_nest)
     stages = builder.stages()
     offsets, block_bytes = builder.workspace(stages)
-    if block_bytes > MAX_CHAIN_WORKSPACE_BYTES:
+    if block_bytes > MAX_CHAIN_THREAD_WORKSPACE_BYTES:
         raise Unschedulable(Rule.DIFFERENT_LOOPS())
     masks, parts = builder.masks, (found.outer, stages, offsets, block_bytes)
     share = computed_share(kernel, masks, schedule.rows, schedule.tile_rows)
@@ -157,7 +157,7 @@ class _Builder:
         return [*stores, *(s for s in results if found.stages[s] == number)]
 
     def _separate(self, number: int, stores: Sequence[Store]) -> list[list[Store]]:
-        """Return the stores of a stage by nest: those that share a computed value are one nest."""
+        """Return the stores of each nest of a stage. Those that share a value share a nest."""
         groups: list[tuple[list[Store], set[Stmt]]] = []  # with what each computes
         for store in stores:
             own = [store]

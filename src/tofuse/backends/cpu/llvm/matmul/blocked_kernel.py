@@ -10,12 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
-from tofuse.backends.cpu.llvm.emit import NONTEMPORAL_METADATA, EmitOptions, emit_slices
-from tofuse.backends.cpu.llvm.entry import (
-    entry_function,
-    worker_function,
-)
-from tofuse.backends.cpu.llvm.matmul.blocked_microkernels import microkernel_for, microkernel_texts
+from tofuse.backends.cpu.llvm.emit import EmitOptions, emit_slices
 from tofuse.backends.cpu.llvm.matmul.gemm_context import partial_sums
 from tofuse.backends.cpu.llvm.matmul.masked_vectors import element_pointer
 from tofuse.backends.cpu.llvm.matmul.microkernel import ACCUMULATE
@@ -26,6 +21,7 @@ from tofuse.backends.cpu.llvm.matmul.pack import (
     micropanel_strides,
     transposing_pack_function,
 )
+from tofuse.backends.cpu.llvm.matmul.product_microkernel import ProductMicrokernel
 from tofuse.backends.cpu.llvm.matmul.task_emitter import TaskEmitter
 from tofuse.backends.cpu.llvm.matmul.tile_microkernel import (
     configure_tiles,
@@ -54,18 +50,23 @@ def emit_blocked(blocked: BlockedContraction, options: EmitOptions) -> str:
         for factor in (p.left, p.right):
             texts += emit_slices(factor.pack, packing, declarations)
     texts += emit_slices(blocked.epilogue, options, declarations)
-    texts += microkernel_texts(blocked, options, declarations)
+    for line_major in sorted({p.left.line_major for p in blocked.products}):
+        texts += _functions(blocked, line_major).texts(options, declarations)
     if any(p.right.line_major for p in blocked.products):
         name = f"@{kernel.name}.transpose"
         texts.append(transposing_pack_function(name, declarations, padded=True))
     if microkernel is Microkernel.BF16_TILES:
         texts.append(tile_configuration(f"@{kernel.name}.tiles"))
     task = _BlockEmitter(blocked)
-    texts.append(task.text())
-    declarations |= task.f.declarations
-    texts.append(worker_function(kernel, 0, declarations))
-    texts.append(entry_function(kernel, [(True, False)], declarations))
-    return "\n".join([*declarations.values(), "", *texts, NONTEMPORAL_METADATA])
+    return task.module([*texts, task.text()], declarations)
+
+
+def _functions(blocked: BlockedContraction, line_major: bool) -> ProductMicrokernel:
+    """Return the microkernel of products whose left factors have one order in memory."""
+    prefix = f"@{blocked.kernel.name}.micro.{'lines' if line_major else 'steps'}"
+    s = blocked.schedule
+    size = s.micro_rows, s.micro_columns
+    return ProductMicrokernel(prefix, s.microkernel, *size, line_major, s.depth)
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,8 @@ class _BlockEmitter(TaskEmitter):
         part_steps = PARTIAL_PRODUCT_SUM_STEPS * schedule.microkernel.step_elements
         with ExitStack() as loops:
             j = loops.enter_context(f.loop("0", columns, str(width)))
-            microkernel = microkernel_for(f, blocked, p, f.let(f"sub i64 {columns}, {j}"))
+            functions = _functions(blocked, p.left.line_major)
+            microkernel = functions.function_for(f, f.let(f"sub i64 {columns}, {j}"))
             i = loops.enter_context(f.loop("0", lines, str(rows)))
             number = f.let(f"sdiv i64 {i}, {rows}")
             a = element_pointer(f, left, f.let(f"mul i64 {number}, {size}"))

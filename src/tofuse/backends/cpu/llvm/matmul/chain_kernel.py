@@ -9,13 +9,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tofuse.backends.cpu.llvm.emit import NONTEMPORAL_METADATA, EmitOptions, emit_slices
-from tofuse.backends.cpu.llvm.entry import entry_function, worker_function
+from tofuse.backends.cpu.llvm.emit import EmitOptions, emit_slices
 from tofuse.backends.cpu.llvm.ir_text import float_literal
 from tofuse.backends.cpu.llvm.matmul.gemm_context import partial_sums
 from tofuse.backends.cpu.llvm.matmul.mask_range import emit_range
-from tofuse.backends.cpu.llvm.matmul.masked_vectors import LANES, element_pointer
-from tofuse.backends.cpu.llvm.matmul.microkernel import microkernel_function
+from tofuse.backends.cpu.llvm.matmul.masked_vectors import element_pointer
 from tofuse.backends.cpu.llvm.matmul.pack import (
     WIDTH,
     line_stride,
@@ -23,11 +21,11 @@ from tofuse.backends.cpu.llvm.matmul.pack import (
     tile_stride,
     transposing_pack_function,
 )
+from tofuse.backends.cpu.llvm.matmul.product_microkernel import ProductMicrokernel
 from tofuse.backends.cpu.llvm.matmul.task_emitter import TaskEmitter
 from tofuse.backends.cpu.llvm.matmul.tile_microkernel import (
     configure_tiles,
     tile_configuration,
-    tile_microkernel_function,
 )
 from tofuse.cost.thresholds import PARTIAL_PRODUCT_SUM_STEPS
 from tofuse.ir.blocked import PACKED_BUFFER, tile_buffer
@@ -51,7 +49,7 @@ def emit_chain(chain: ProductChain, options: EmitOptions) -> str:
     declarations: dict[str, str] = {}
     texts: list[str] = []
     for p in chain.products:
-        texts += _microkernel_texts(chain, p, options, declarations)
+        texts += _functions(chain, p).texts(options, declarations)
     for nest in chain.nests:
         # the microkernels flush subnormal factors to zero, so that nests of factors may store zeros
         outputs = {b.name for b in nest.kernel.buffers if b.role != "in"}
@@ -63,11 +61,7 @@ def emit_chain(chain: ProductChain, options: EmitOptions) -> str:
     if _uses_tiles(chain):
         texts.append(tile_configuration(f"@{kernel.name}.tiles"))
     task = _ChainEmitter(chain)
-    texts.append(task.text())
-    declarations |= task.f.declarations
-    texts.append(worker_function(kernel, 0, declarations))
-    texts.append(entry_function(kernel, [(True, False)], declarations))
-    return "\n".join([*declarations.values(), "", *texts, NONTEMPORAL_METADATA])
+    return task.module([*texts, task.text()], declarations)
 
 
 def _microkernel(chain: ProductChain, p: ChainProduct) -> Microkernel:
@@ -79,41 +73,11 @@ def _uses_tiles(chain: ProductChain) -> bool:
     return any(_microkernel(chain, p) is Microkernel.BF16_TILES for p in chain.products)
 
 
-def _column_counts(chain: ProductChain, p: ChainProduct) -> tuple[int, ...]:
-    """Return the columns of a product's microkernel, then of the one for columns that are half."""
-    microkernel, _, columns = chain.schedule.microkernels[p.number]
-    has_half = columns == 2 * LANES and microkernel is not Microkernel.BF16_TILES
-    return (columns, LANES) if has_half else (columns,)
-
-
-def _name(chain: ProductChain, p: ChainProduct, columns: int) -> str:
-    return f"@{chain.kernel.name}.micro{p.number}.{columns}"
-
-
-def _microkernel_texts(
-    chain: ProductChain, p: ChainProduct, options: EmitOptions, declarations: dict[str, str]
-) -> list[str]:
-    """Return the functions that multiply the factors of a product."""
-    microkernel, rows, _ = chain.schedule.microkernels[p.number]
-    texts: list[str] = []
-    for columns in _column_counts(chain, p):
-        name = _name(chain, p, columns)
-        if microkernel is Microkernel.BF16_TILES:
-            texts.append(tile_microkernel_function(name, p.steps, declarations))
-            continue
-        text = microkernel_function(
-            name,
-            rows,
-            False,
-            declarations,
-            fused=options.contract,
-            dtype=microkernel.dtype,
-            columns=columns,
-            is_whole=True,
-            panel_depth=p.steps,
-        )
-        texts.append(text)
-    return texts
+def _functions(chain: ProductChain, p: ChainProduct) -> ProductMicrokernel:
+    """Return the microkernel of a product, whose left factor is in memory line by line."""
+    prefix = f"@{chain.kernel.name}.micro{p.number}"
+    microkernel, rows, columns = chain.schedule.microkernels[p.number]
+    return ProductMicrokernel(prefix, microkernel, rows, columns, True, p.steps)
 
 
 class _ChainEmitter(TaskEmitter):
@@ -299,7 +263,7 @@ class _ChainEmitter(TaskEmitter):
         ):
             step = f.let(f"add i64 {first_step}, {k}")
             b = element_pointer(f, self._micropanel(right, p, j), f.let(f"mul i64 {step}, {WIDTH}"))
-            function = self._microkernel_for(p, f.let(f"sub i64 {end}, {j}"))
+            function = _functions(chain, p).function_for(f, f.let(f"sub i64 {end}, {j}"))
             column = f.let(f"sub i64 {j}, {first}")
             with f.loop("0", height, str(rows)) as i:
                 place = f.let(f"add i64 {f.let(f'mul i64 {i}, {line_stride(p.steps)}')}, {k}")
@@ -318,14 +282,6 @@ class _ChainEmitter(TaskEmitter):
         number = f.let(f"sdiv i64 {column}, {WIDTH}")
         start = f.let(f"mul i64 {number}, {right_micropanel_elements(p.steps)}")
         return element_pointer(f, right, f.let(f"add i64 {start}, {inside}"))
-
-    def _microkernel_for(self, p: ChainProduct, columns: str) -> str:
-        """Return the address of the microkernel for the remaining columns."""
-        whole, *half = (_name(self.chain, p, c) for c in _column_counts(self.chain, p))
-        if not half:
-            return whole
-        is_few = self.f.let(f"icmp sle i64 {columns}, {LANES}")
-        return self.f.let(f"select i1 {is_few}, ptr {half[0]}, ptr {whole}")
 
     def _part(self, name: str) -> str:
         """Return the address of a part of this thread's workspace."""

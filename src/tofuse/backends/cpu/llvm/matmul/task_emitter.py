@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tofuse.backends.cpu.llvm.entry import context_word, context_words
+from tofuse.backends.cpu.llvm.emit import NONTEMPORAL_METADATA
+from tofuse.backends.cpu.llvm.entry import (
+    context_word,
+    context_words,
+    entry_function,
+    worker_function,
+)
 from tofuse.backends.cpu.llvm.ir_text import ALIGNED_STACK, FunctionBuilder, size_operand
 from tofuse.backends.cpu.llvm.matmul.gemm_context import minimum
 from tofuse.ir.blocked import first_index, iterations
@@ -48,6 +54,14 @@ class TaskEmitter:
         self._report_status()
         head = f"define void @{self.kernel.name}.slice0(ptr %context, i64 %share, i64 %shares)"
         return self.f.text(f"{head} noinline nounwind {ALIGNED_STACK}")
+
+    def module(self, texts: Sequence[str], declarations: dict[str, str]) -> str:
+        """Return the module of the kernel, from the texts of its functions without the entry."""
+        declarations |= self.f.declarations
+        worker = worker_function(self.kernel, 0, declarations)
+        entry = entry_function(self.kernel, [(True, False)], declarations)
+        functions = [*texts, worker, entry]
+        return "\n".join([*declarations.values(), "", *functions, NONTEMPORAL_METADATA])
 
     def share_of(self, tasks: str) -> tuple[str, str]:
         """Return the first of this thread's share of the tasks, and the first one after it."""
