@@ -257,3 +257,39 @@ def test_rows_masked_as_a_whole_by_a_number_in_float64():
     v = torch.randn(1, 1, 300, 16)
     ours = tofuse.compile(attention, dynamic=False, hand_back=False)(q, k, v)
     assert relative_error(ours, attention(q.double(), k.double(), v.double())) < 1e-5
+
+
+def cosine(q, k, v):
+    q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+    p = torch.softmax(10 * torch.einsum("bihd,bjhd->bhij", q, k), -1)
+    return torch.einsum("bhij,bjhc->bihc", p, v)
+
+
+def retention(q, k, v):
+    behind = torch.arange(q.shape[1])[:, None] - torch.arange(k.shape[1])
+    decay = torch.where(behind >= 0, 0.97 ** behind.clamp(min=0).to(q.dtype), 0)
+    return torch.einsum("bhij,bjhc->bihc", torch.einsum("bihd,bjhd->bhij", q, k) * decay, v)
+
+
+def with_entropy(q, k, v):
+    p = torch.softmax(torch.einsum("bihd,bjhd->bhij", q, k) / 8, -1)
+    return torch.einsum("bhij,bjhc->bihc", p, v), -(p * torch.log(p + 1e-9)).sum(-1)
+
+
+@pytest.mark.parametrize("attention", [cosine, retention, with_entropy])
+@pytest.mark.parametrize("sizes", [(2, 37, 53, 3, 17, 11), (1, 1, 97, 2, 8, 8), (0, 5, 7, 2, 4, 4)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_heads_behind_positions_and_gradients(attention, sizes, dtype):
+    """`strict`: a program that does not compile is an error."""
+    torch.manual_seed(0)
+    batch, queries, keys, heads, depth, columns = sizes
+    q = torch.randn(batch, 2 * queries, heads, depth, dtype=dtype)[:, ::2]
+    k, v = (torch.randn(batch, keys, heads, n, dtype=dtype) for n in (depth, columns))
+    found = []
+    for fn in (tofuse.compile(attention, dynamic=False, hand_back=False, strict=True), attention):
+        inputs = [t.detach().requires_grad_() for t in (q, k, v)]
+        results = fn(*inputs)
+        results = results if isinstance(results, tuple) else (results,)
+        gradients = torch.autograd.grad([r.square().sum() for r in results], inputs)
+        found.append([*results, *gradients])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)

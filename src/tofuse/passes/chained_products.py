@@ -141,7 +141,7 @@ def _rows_of_result(op: Op, rows: Rows) -> Iterator[Rows]:
             yield result, dim
         case Pattern.BROADCAST:
             yield result, op.ints("dims")[dim]
-        case Pattern.REDUCE:
+        case Pattern.REDUCE if dim not in op.ints("dims"):
             yield result, dim - sum(d < dim for d in op.ints("dims"))
         case Pattern.VIEW if op.kind == "permute":
             yield result, op.ints("dims").index(dim)
