@@ -1,14 +1,16 @@
 """Attention as users write it: masks, biases, PyTorch's operator, training steps, one query."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from benchmarks.seeds import Inputs, Program, Size
-from benchmarks.workloads.base import CaseMaker, Workload, calls
+from benchmarks.workloads.base import Case, CaseMaker, Workload, calls
 
 WINDOW = 128
 DOCUMENT = 256
@@ -76,6 +78,36 @@ def operator(is_causal: bool, grouped: bool = False) -> Program:
     return attention
 
 
+def flex(mask: Callable[..., Tensor], length: int) -> Program:
+    """Return attention of keys that a function allows, as PyTorch's `flex_attention`."""
+    block_mask = create_block_mask(mask, None, None, length, length, device="cpu")
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        result = flex_attention(q, k, v, block_mask=block_mask)
+        assert isinstance(result, Tensor)
+        return result
+
+    return attention
+
+
+def flex_case(mask: Callable[..., Tensor]) -> CaseMaker:
+    """Return the case of a mask, without gradients, which PyTorch refuses on the CPU."""
+
+    def make(size: Size, dtype: torch.dtype) -> Case:
+        q, k, v = (t.detach() for t in inputs(SHAPES[""], size, dtype) if isinstance(t, Tensor))
+        return calls(flex(mask, q.shape[-2]), lambda *_: (q, k, v))(size, dtype)
+
+    return make
+
+
+def not_behind(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    return query >= key
+
+
+def in_window(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    return (query >= key) & (query - key < WINDOW)
+
+
 def inputs(shape: tuple[int, int, int, int], size: Size, dtype: torch.dtype) -> Inputs:
     batch, heads, length, depth = shape if size == "full" else (1, 2, 64, 16)
     return tuple(
@@ -101,7 +133,11 @@ def cases() -> dict[str, CaseMaker]:
             program = operator(is_causal)
             found[f"{name}{suffix}"] = calls(program, make)
             found[f"{name}_backward{suffix}"] = calls(program, make, backward=True)
-    found["causal_backward"] = calls(by_hand(causal), partial(inputs, SHAPES[""]), backward=True)
+    for form in (plain, causal, window, softcap):
+        make = partial(inputs, SHAPES[""])
+        found[f"{form.__name__}_backward"] = calls(by_hand(form), make, backward=True)
+    found["flex_causal"] = flex_case(not_behind)
+    found["flex_window"] = flex_case(in_window)
     found["one_query"] = calls(by_hand(plain), partial(query_inputs, 1))
     for groups in (1, 4):
         make = partial(query_inputs, groups)

@@ -24,7 +24,7 @@ from tofuse.capture.trace.traced import Traced
 from tofuse.config import Config
 from tofuse.dispatch.dispatcher import Source, dispatching
 from tofuse.driver.background import BackgroundCompiler
-from tofuse.driver.compile_graph import compile_graph
+from tofuse.driver.compile_graph import compile_graph, recomputable_finder
 from tofuse.driver.compile_program import compile_program
 from tofuse.driver.fork import register_fork_handlers
 from tofuse.driver.function_record import FunctionRecord, make_record
@@ -211,6 +211,7 @@ def _trace(target, function: FunctionRecord):  # type: ignore[no-untyped-def]
             lambda graph: function.add_graph(compile_graph(graph, context, function.fuel)).run,
             make_program,
             context.config.memory_budget,
+            find_recomputable=recomputable_finder(context),
         )
 
     call = target if module is None else call_of(module)

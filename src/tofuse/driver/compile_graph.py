@@ -6,21 +6,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tofuse.backends.aten.run_graph import eager_graph_callable
+from tofuse.backends.cpu.runtime.launch import thread_count
 from tofuse.capture.aot.aot_graphs import AtenGraph
 from tofuse.capture.aot.tangent_layouts import find_tangent_layouts
+from tofuse.capture.joint.recomputed_products import FindRecomputable
 from tofuse.capture.lower.convert import CapturedGraph, convert
 from tofuse.capture.lower.effect_tokens import remove_effect_tokens
 from tofuse.capture.lower.split_data_dependent import SplitGraph, split_data_dependent
 from tofuse.config import Config
+from tofuse.cost.machine_source import assumed_machine
 from tofuse.driver.compiled_graph import CompiledGraph, Findings, eager_findings
 from tofuse.driver.context import CompileContext, make_context
-from tofuse.driver.pipeline import compile_captured
+from tofuse.driver.library_products import product_rejection
+from tofuse.driver.pipeline import compile_captured, cost_oracle
 from tofuse.errors import CaptureError
 from tofuse.ir.dims import Dim, symbol, symbols_of
-from tofuse.ir.graph import Value
+from tofuse.ir.graph import Graph, Value
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.size_expression import ArgumentSize, SizeSource
 from tofuse.ops.check_graph import check_graph
+from tofuse.passes.recomputable_products import RecomputableProducts, recomputable_products
 from tofuse.report.model import GraphReport
 from tofuse.runtime.timing import Clock
 
@@ -28,6 +33,22 @@ SYMBOLIC_SIZES_NOTE = (
     "sizes are symbolic; numbers in this report are for the sizes of the first call; with"
     " specialize=True, sizes that recur get a program of their own"
 )
+
+
+def recomputable_finder(context: CompileContext) -> FindRecomputable | None:
+    """Return what finds the products that a backward may compute again; None if kernels have none.
+
+    See `recomputable_products`.
+    """
+    if product_rejection(context.config) is not None:
+        return None
+
+    def find(graph: Graph) -> RecomputableProducts:
+        target = context.target(thread_count())
+        machine = assumed_machine(target, context.config)
+        return recomputable_products(graph, cost_oracle(target, machine).costs_of)
+
+    return find
 
 
 def compile_graph(

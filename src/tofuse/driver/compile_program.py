@@ -55,7 +55,7 @@ from tofuse.capture.pre_autograd.channels_last import channels_last
 from tofuse.dispatch.dispatcher import NEW_KEY, Dispatcher
 from tofuse.driver.autotune_program import fastest_program
 from tofuse.driver.capture_record import Captured
-from tofuse.driver.compile_graph import compile_graph
+from tofuse.driver.compile_graph import compile_graph, recomputable_finder
 from tofuse.driver.compiled_graph import CompiledGraph, Findings
 from tofuse.driver.context import CompileContext
 from tofuse.driver.first_call import add_eager_calls
@@ -332,7 +332,10 @@ def _load_or_compile(
     passes = functools.partial(
         run_traced_passes, claims=context.claims, images_converted=program.images_converted
     )
-    graphs = AOTGraphs(passes, compile_backward, make_program, config.memory_budget, keep_mutations)
+    recomputable = recomputable_finder(context)
+    graphs = AOTGraphs(
+        passes, compile_backward, make_program, config.memory_budget, keep_mutations, recomputable
+    )
     wrapped = trace_graphs(gm, inputs, graphs, context)
     kind = graphs.runtime_kind(inputs, views=False, module_tensors=program.tensors)
     lazy = graphs.forward()

@@ -22,7 +22,7 @@ from tofuse.cache.artifact import Artifact
 from tofuse.capture.aot.aot_graphs import NO_VIEW, AOTGraphs, AtenGraph
 from tofuse.capture.aot.boxed import BoxedFunction
 from tofuse.config import Config
-from tofuse.driver.compile_graph import compile_graph
+from tofuse.driver.compile_graph import compile_graph, recomputable_finder
 from tofuse.driver.compile_program import trace_graphs
 from tofuse.driver.context import CompileContext, make_context
 from tofuse.driver.flat_program import FlatProgram, flat_program
@@ -211,7 +211,8 @@ def _trace_once(
 ) -> tuple[RuntimeKind | None, AOTGraphs]:
     passes = functools.partial(run_traced_passes, claims=context.claims)
     budget = context.config.memory_budget
-    graphs = AOTGraphs(passes, _never_compiled, make_program, budget, not backward)
+    recomputable = recomputable_finder(context)
+    graphs = AOTGraphs(passes, _never_compiled, make_program, budget, not backward, recomputable)
     fake = next((x for x in flat.examples if isinstance(x, FakeTensor)), None)
     if fake is None:
         raise UnsupportedError("a program without tensors among its arguments has no file")

@@ -79,7 +79,7 @@ from tofuse.graph_partition import Partition, show_partition
 from tofuse.ir.graph import Graph, show_graph
 from tofuse.ir.line_reader import SEPARATOR
 from tofuse.ir.plan import Allocate
-from tofuse.ir.region import Region
+from tofuse.ir.region import Region, Side
 from tofuse.ir.rules import Reason
 from tofuse.ir.schedule import Target
 from tofuse.passes.batch.batch_branches import batch_branches
@@ -316,19 +316,19 @@ def partition(
     """
     costs_of = evaluator.costs_of
 
-    def form(graph: Graph, fuel: int | None = None) -> Partition:
-        return form_regions(graph, evaluator, VIEW_PASSES, fuel, splits, exact)
+    def form(graph: Graph, sides: Mapping[str, Side], fuel: int | None = None) -> Partition:
+        return form_regions(graph, evaluator, VIEW_PASSES, fuel, splits, exact, sides)
 
-    def form_first(graph: Graph) -> Partition:
-        return form(eliminate_concats(graph, costs_of, in_place_concats))
+    def form_first(graph: Graph, sides: Mapping[str, Side]) -> Partition:
+        return form(eliminate_concats(graph, costs_of, in_place_concats), sides)
 
-    part, reasons = choose_contractions(graph, form_first, evaluator.region_us, costs_of, rejection)
-    rewritten = fold_epilogues(part)
+    found = choose_contractions(graph, form_first, evaluator.region_us, costs_of, rejection)
+    rewritten = fold_epilogues(part := found.partition)
     if in_place_concats:
         rewritten = eliminate_stored_concats(rewritten, part, costs_of)
     if rewritten is not part.graph or fuel is not None:
-        part = form(rewritten, fuel)
-    return explain_products(part, reasons)
+        part = form(rewritten, found.sides, fuel)
+    return explain_products(part, found.reasons)
 
 
 def cost_oracle(

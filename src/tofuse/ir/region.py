@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from tofuse.ir.graph import Graph, Loc, Op, Value
 from tofuse.ir.rules import Reason
 
 REQUESTED = {True: ", as requested by fuse()", False: ", although fuse() requests it"}
+
+
+class Side(Enum):
+    """What of a duplicated chain of products a result is: no kernel has results of two sides.
+
+    The rows of the original are the columns of its copy. Both read the factors.
+    """
+
+    ORIGINAL = auto()
+    COPY = auto()
+    FACTORS = auto()
 
 
 @dataclass(frozen=True)

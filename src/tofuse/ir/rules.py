@@ -27,6 +27,8 @@ class Rule(Enum):
     SHARED_WEIGHT = "library call: its second factor is read elsewhere, too"
     SEPARATE_WEIGHT = "library call: loops that the product cannot join compute its second factor"
     SEPARATE_CHAIN = "library call: what reads its result needs other loops"
+    OTHER_ROWS = "one kernel has the rows of a product, and the other its columns, as rows"
+    FACTOR_OF_TWO = "two kernels multiply it: it is computed once"
     SLOWER_CHAIN = (
         "one kernel of these products is predicted to take {} us, and {} us if they are separate"
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tofuse.analysis.alias import is_view, view_chain
 from tofuse.analysis.reachability import reachable
@@ -21,51 +22,78 @@ from tofuse.graph_partition import Partition
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_forbidden
 from tofuse.ir.graph import Graph, Op, Value
-from tofuse.ir.region import Region
+from tofuse.ir.region import Region, Side
 from tofuse.ir.rules import Reason, Rule
 from tofuse.ir.types import DType
 from tofuse.ops.table import OPS, Pattern
 from tofuse.passes.chained_products import chained_products, separate_chains
 from tofuse.passes.contract_products import contract_products, is_contractible
+from tofuse.passes.duplicate_chains import duplicate_chains
 from tofuse.passes.expand_attention import attention_calls, expand_attention, separate_attention
 from tofuse.passes.product_ops import factors_of, finished_results, weight_of
 
 SOURCES = (Pattern.OPAQUE, Pattern.SOURCE, Pattern.RANDOM)
 
 
+@dataclass(frozen=True, eq=False)
+class Contractions:
+    """The partition of a graph in which kernels compute products.
+
+    `reasons` are why products stay calls of the library, by their factors. `sides` are those of
+    results, by their names.
+    """
+
+    partition: Partition
+    reasons: Mapping[tuple[Value, Value], Reason]
+    sides: Mapping[str, Side] = field(default_factory=dict)
+
+
 def choose_contractions(
     graph: Graph,
-    form_regions: Callable[[Graph], Partition],
+    form_regions: Callable[[Graph, Mapping[str, Side]], Partition],
     region_us: Callable[[Region, Partition], float],
     costs_of: CostsOf,
     rejection: Reason | None = None,
-) -> tuple[Partition, Mapping[tuple[Value, Value], Reason]]:
+    *,
+    single: frozenset[Value] = frozenset(),
+) -> Contractions:
     """Form regions of a graph in which kernels compute products, unless a `rejection` forbids it.
 
     A product stays a call of the library if it cannot join the kernel that computes its weight or
     the one that reads its result, or if it has many rows and `region_us`, the predicted time of its
-    kernel, is more than the call's.
-    Also return why, by the factors of these products.
+    kernel, is more than the call's. Chains that begin with `single` products are computed once.
     """
     reasons = _general_reasons(graph, costs_of)
     if rejection is not None:
-        return form_regions(graph), dict.fromkeys(reasons, rejection)
+        return Contractions(form_regions(graph, {}), dict.fromkeys(reasons, rejection))
+    duplicated = duplicate_chains(graph, costs_of, single)
+    original, graph, sides = graph, duplicated.graph, duplicated.sides
     decoded, faster = decoded_products(graph, costs_of), faster_products(graph, costs_of)
-    alone, producers = decoded | faster, graph.producers()
+    producers, candidates = graph.producers(), chained_products(graph, costs_of)
+    dependent = _dependents_in_kernels(graph, candidates)
+    alone = frozenset(v for v in decoded | faster if weight_of(producers[v]) not in dependent)
     few = frozenset(v for v in alone if _has_few_rows(producers[v], producers, costs_of))
-    chained = chained_products(graph, costs_of) - alone
-    chosen, attention = alone | chained, attention_calls(graph, costs_of)
-    part = form_regions(expand_attention(_contract(graph, chosen, few), attention))
+    chosen, attention = alone | candidates, attention_calls(graph, costs_of)
+    contracted = expand_attention(_contract(graph, chosen, few), attention)
+    part = form_regions(contracted, sides)
+    unchained = separate_chains(part, candidates)
+    alone -= candidates - unchained
     separate = _separate_products(part, alone) & decoded - faster
     rejected = dict.fromkeys(separate, Rule.SEPARATE_WEIGHT())
-    rejected |= dict.fromkeys(separate_chains(part, chained), Rule.SEPARATE_CHAIN())
+    rejected |= dict.fromkeys(unchained - alone, Rule.SEPARATE_CHAIN())
     rejected |= _slower_products(part, alone - few, region_us, costs_of)
+    kept = chosen - rejected.keys()
+    if failed := {v for v, copy in duplicated.copies.items() if not {v, copy} <= kept}:
+        single |= duplicated.beside(failed)
+        return choose_contractions(
+            original, form_regions, region_us, costs_of, rejection, single=single
+        )
     reasons |= {factors_of(producers[v]): reason for v, reason in rejected.items()}
     separate = separate_attention(graph, part, attention)
     if rejected or separate:
-        kept = _contract(graph, chosen - rejected.keys(), few)
-        part = form_regions(expand_attention(kept, attention - separate))
-    return part, reasons
+        contracted = expand_attention(_contract(graph, kept, few), attention - separate)
+        part = form_regions(contracted, sides)
+    return Contractions(part, reasons, sides)
 
 
 def _general_reasons(graph: Graph, costs_of: CostsOf) -> dict[tuple[Value, Value], Reason]:
@@ -219,6 +247,15 @@ def _is_computed(weight: Value, product: Op, producers: Mapping[Value, Op]) -> b
     if op is None or OPS[op.kind].pattern in SOURCES:
         return False
     return not fusion_forbidden(op, product)
+
+
+def _dependents_in_kernels(graph: Graph, products: frozenset[Value]) -> frozenset[Value]:
+    """Return products, and what kernels compute from them."""
+    found = set(products)
+    for op in graph.ops:
+        if OPS[op.kind].pattern not in SOURCES and not found.isdisjoint(op.inputs):
+            found.update(op.results)
+    return frozenset(found)
 
 
 def _is_read_only_by(

@@ -110,6 +110,13 @@ _TABLE = (
         "Otherwise the tensor is stored once and read once, as without fusion.",
     ),
     Advice(
+        (Rule.OTHER_ROWS, Rule.FACTOR_OF_TWO),
+        "The rows differ",
+        "Products that read one another's results run by blocks of rows. A gradient that sums over "
+        "these rows needs blocks of columns: a second kernel computes the products again, instead "
+        "of reading them from memory.",
+    ),
+    Advice(
         (Rule.DIFFERENT_LOOPS,),
         "The loops differ",
         "The two ops iterate over different dimensions, and no single loop nest runs both "

@@ -16,6 +16,7 @@ from tofuse.capture.aot.tangent_layouts import relax_tangents
 from tofuse.capture.fx.eager_memory import EagerMemory
 from tofuse.capture.fx.phases import forward_needs_backward, written_placeholders
 from tofuse.capture.joint.partition import partition
+from tofuse.capture.joint.recomputed_products import FindRecomputable
 from tofuse.errors import CaptureError
 from tofuse.gc_pause import pause_gc
 from tofuse.ir.runtime_kind import RuntimeKind
@@ -80,7 +81,8 @@ class AOTGraphs:
     """The graphs and the metadata of one program: AOTAutograd's callbacks receive them.
 
     Nothing is compiled while AOTAutograd traces: `compile` runs when a graph is first called.
-    `make_program` returns the program that runs on the compiled graphs.
+    `make_program` returns the program that runs on the compiled graphs. For `find_recomputable`,
+    see `recomputed_products`.
     """
 
     passes: TracedPasses
@@ -88,6 +90,7 @@ class AOTGraphs:
     make_program: ProgramMaker
     memory_budget: float | None = None
     inference_only: bool = False
+    find_recomputable: FindRecomputable | None = None
     graphs: dict[str, LazyGraph] = field(default_factory=dict)  # by phase, as AOTAutograd asks
     context: TracingContext | None = None
     partitioned: tuple[GraphModule, GraphModule] | None = None  # forward and backward
@@ -135,7 +138,11 @@ class AOTGraphs:
             raise NeedsEager("its backward writes into a result, or into what its forward writes")
         joint, memory = self.passes(joint, num_fwd_outputs)
         forward, backward, self.memory = partition(
-            joint, memory, num_fwd_outputs=num_fwd_outputs, budget=self.memory_budget
+            joint,
+            memory,
+            num_fwd_outputs=num_fwd_outputs,
+            budget=self.memory_budget,
+            find_recomputable=self.find_recomputable,
         )
         self.partitioned = forward, backward
         return self.partitioned

@@ -7,6 +7,8 @@ It is a minimum cut, as in torch's partitioner, but of bytes alone and with thes
 - Arguments of the forward are nearly free, because they live in the backward, too. Arguments that
   the program mutates are saved only if nothing else is possible.
 - Results of the forward that the backward reads are nearly free and preferred: eager saves them.
+- A product is recomputed, with the reductions of its rows, if kernels may have it and all its
+  readers, and its result is much larger than its factors (`recomputed_products`).
 - A value that the forward writes to memory and a library call of the backward reads (an operand
   of a matrix product) is saved: recomputing it would cost a pass over memory.
 - Saving a value that the forward would otherwise not write costs half as much again.
@@ -36,6 +38,11 @@ from tofuse.capture.fx.phases import (
 )
 from tofuse.capture.fx.sizes import SYMBOLIC, size_hint
 from tofuse.capture.joint.mincut import INFINITE, cut_vertices
+from tofuse.capture.joint.recomputed_products import (
+    FindRecomputable,
+    RecomputedProducts,
+    recomputed_products,
+)
 from tofuse.capture.joint.remat import Rematerializer, RematResult
 from tofuse.capture.lower.lowerable import is_lowerable
 from tofuse.capture.lower.lowering_rules import lowering_rule
@@ -63,6 +70,7 @@ from tofuse.torch_internals.fake_tensors import FakeScriptObject
 from tofuse.torch_internals.operators import OpOverload
 from tofuse.torch_internals.trees import tree_leaves
 
+aten = torch.ops.aten
 HALF_DTYPES = (torch.float16, torch.bfloat16)
 MUTATED_ARGUMENT_PRICE = 1 << 50
 # Rules of ops that read all of their operand.
@@ -77,10 +85,20 @@ def clean_recompute_tags(joint: GraphModule) -> GraphModule:
 
 
 def partition(
-    joint: GraphModule, eager: EagerMemory, *, num_fwd_outputs: int, budget: float | None = None
+    joint: GraphModule,
+    eager: EagerMemory,
+    *,
+    num_fwd_outputs: int,
+    budget: float | None = None,
+    find_recomputable: FindRecomputable | None = None,
 ) -> tuple[GraphModule, GraphModule, EagerMemory]:
-    """Return the forward and the backward graph, and the memory in eager and in this partition."""
-    partitioner = _Partitioner(list(joint.graph.nodes), num_fwd_outputs)
+    """Return the forward and the backward graph, and the memory in eager and in this partition.
+
+    `find_recomputable`: see `recomputed_products`.
+    """
+    order = list(joint.graph.nodes)
+    recomputed = recomputed_products(joint, find_recomputable)
+    partitioner = _Partitioner(order, num_fwd_outputs, recomputed)
     result = partitioner.rematerialize(partitioner.choose_saved(), budget, eager)
     saved, free = result.saved, partitioner.free_storages
     memory = replace(
@@ -124,8 +142,11 @@ def partition(
 class _Partitioner:
     """Classifies the nodes of a joint graph and chooses the saved values."""
 
-    def __init__(self, order: list[Node], num_fwd_outputs: int) -> None:
+    def __init__(
+        self, order: list[Node], num_fwd_outputs: int, recomputed: RecomputedProducts
+    ) -> None:
         self.order, output = order, order[-1]
+        self.in_kernels = recomputed.in_kernels
         leaves, descriptions = tree_leaves(output.args), tree_leaves(output.meta.get("desc", ()))
         self.results = [n for n in leaves[:num_fwd_outputs] if isinstance(n, Node)]
         self.gradients = {n for n in leaves[num_fwd_outputs:] if isinstance(n, Node)}
@@ -151,20 +172,22 @@ class _Partitioner:
         self.read_by_backward = self.forward_nodes & read
         # a backward that runs a second time would read what the first has written
         self.reads_written = {n for n in self.forward_nodes if reads_memory_of(n, self.written)}
-        self.not_recomputed = {n for n in self.forward_nodes if not _is_recomputable(n)}
+        self.not_recomputed = {
+            n for n in self.forward_nodes if not _is_recomputable(n) and n not in recomputed.nodes
+        }
         self.not_recomputed |= self.reads_written
         self.needed_by_results = with_operands(self.results)
 
     def choose_saved(self) -> list[Node]:
         """Return the nodes whose values the backward receives, in program order."""
         written = set(self.not_recomputed) | {_view_base(n) for n in self.results}
-        written |= {
-            _view_base(n) for n in self.forward_nodes if _read_by_library(n, self.forward_nodes)
-        }
+        forward = self.forward_nodes - self.in_kernels
+        backward = self.backward_nodes - self.in_kernels
+        written |= {_view_base(n) for n in self.forward_nodes if _read_by_library(n, forward)}
         self.not_recomputed |= {
             _view_base(n)
             for n in self.forward_nodes
-            if _read_by_library(n, self.backward_nodes) and _view_base(n) in written
+            if _read_by_library(n, backward) and _view_base(n) in written
             if not must_recompute(_view_base(n))
         }
         self._limit_recompute_chains()

@@ -9,6 +9,7 @@ from tofuse.analysis.reachability import reachable
 from tofuse.fusion.concat.concat_cost import is_concat_or_pad
 from tofuse.fusion.partition.elementwise_fusion import is_elementwise
 from tofuse.ir.graph import Op
+from tofuse.ir.region import Side
 
 
 @dataclass(eq=False)
@@ -20,6 +21,7 @@ class Group:
     elementwise: bool  # no other ops
     concats: list[Op]  # the concats and pads among its ops
     rank: int  # unique, and lower than that of every successor
+    side: Side | None = None  # no kernel has ops of two sides
     predecessors: set[Group] = field(default_factory=set)  # groups that it reads from
     successors: set[Group] = field(default_factory=set)
 
@@ -29,13 +31,15 @@ class Groups:
     """A partition of the computing ops of a graph, acyclic at all times."""
 
     order: Mapping[Op, int]  # position in the program
+    sides: Mapping[str, Side] = field(default_factory=dict)  # by the names of results
     group_of: dict[Op, Group] = field(default_factory=dict)
 
     def add(self, op: Op, predecessors: Iterable[Op]) -> None:
         """Add a group of one op, which reads the given ops."""
         concats = [op] if is_concat_or_pad(op) else []
         rank = len(self.group_of)
-        group = Group([op], op.kind == "opaque", is_elementwise(op), concats, rank)
+        side = next((self.sides[v.name] for v in op.results if v.name in self.sides), None)
+        group = Group([op], op.kind == "opaque", is_elementwise(op), concats, rank, side)
         self.group_of[op] = group
         for p in predecessors:
             group.predecessors.add(self.group_of[p])
@@ -56,6 +60,7 @@ class Groups:
         kept.ops = self.merged_ops(a, b)
         kept.elementwise = a.elementwise and b.elementwise
         kept.concats = a.concats + b.concats
+        kept.side = a.side or b.side
         for g in gone.predecessors:
             g.successors.remove(gone)
             g.successors.add(kept)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from tofuse.analysis.reachability import reachable
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.thresholds import SPLIT_THRESHOLD
 from tofuse.fusion.concat.concat_cost import is_concat_or_pad
@@ -23,12 +24,21 @@ from tofuse.fusion.partition.profitability import (
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_requested
 from tofuse.ir.graph import Op
+from tofuse.ir.region import Side
 from tofuse.ir.rules import Reason, Rule
+from tofuse.ops.table import OPS, Pattern
+
+FEEDING = (Pattern.ELEMENTWISE, Pattern.BROADCAST, Pattern.SOURCE, Pattern.RANDOM)
 
 
-def grow(index: GraphIndex, legality: MergeLegality, rounded: frozenset[str]) -> Growth:
+def grow(
+    index: GraphIndex,
+    legality: MergeLegality,
+    rounded: frozenset[str],
+    sides: Mapping[str, Side],
+) -> Growth:
     """Return groups grown optimistically if every kernel is accepted, otherwise step by step."""
-    growth = Growth(index, legality, rounded)
+    growth = Growth(index, legality, rounded, sides)
     if not growth.grow_optimistically():
         growth.grow_checked()
         if growth.trust_inefficient():
@@ -51,6 +61,7 @@ class Growth:
     index: GraphIndex
     legality: MergeLegality
     rounded: frozenset[str]  # names of the values that kernels round
+    sides: Mapping[str, Side]  # of results, by their names
     check: Check = Check.LEGALITY
     groups: Groups = field(init=False)
     elementwise: ElementwiseIndex = field(init=False)
@@ -64,15 +75,18 @@ class Growth:
     def grow_optimistically(self) -> bool:
         """Make all legal merges, then evaluate each resulting kernel once.
 
-        Return whether all kernels are accepted. The ops of an accepted kernel are trusted to fit
-        together when the others are grown step by step.
+        Return whether all kernels are accepted. The ops of an accepted kernel, and the core of a
+        rejected one, are trusted to fit together when the others are grown step by step.
         """
         self.check = Check.LEGALITY
         self._grow()
         self.check = Check.KERNEL
         kernels = [g for g in self.groups.topological_order() if not g.library]
         accepted = [g for g in kernels if len(g.ops) == 1 or self._is_accepted(g)]
-        self.trusted = {op: k for k, g in enumerate(accepted) for op in g.ops}
+        taken = set(accepted)
+        rejected = [g for g in kernels if g not in taken]
+        trusted = [g.ops for g in accepted] + [self._core(g) for g in rejected]
+        self.trusted = {op: k for k, ops in enumerate(trusted) for op in ops}
         return len(accepted) == len(kernels)
 
     def grow_checked(self) -> None:
@@ -120,7 +134,7 @@ class Growth:
         if fuel >= len(self.merges):
             return
         merged_group_of, self.merges = self.groups.group_of, self.merges[:fuel]
-        self.groups = Groups(self.index.order)
+        self.groups = Groups(self.index.order, self.sides)
         for op in self.index.computing_ops_in_order():
             self.groups.add(op, self.index.predecessors[op])
         group_of = self.groups.group_of
@@ -131,7 +145,7 @@ class Growth:
                 self.rejections[producer, consumer] = Rule.NO_FUEL()
 
     def _grow(self) -> None:
-        self.groups = Groups(self.index.order)
+        self.groups = Groups(self.index.order, self.sides)
         self.elementwise = ElementwiseIndex(self.index)
         self.rejections, self.merges = {}, []
         self.cost_sensitive, self.unevaluated = set(), []
@@ -174,6 +188,34 @@ class Growth:
             self.inefficient.append((group.ops, cost.us))
             return False
         return rejection is None
+
+    def _core(self, group: Group) -> list[Op]:
+        """Return the products of a group, what is between them, and what no other op of it reads.
+
+        One kernel may have them, while parts of it may be slow or have no loops. There are none if
+        no kernel may, or the group has fewer than two products.
+        """
+        products, inside = [op for op in group.ops if op.kind == "contract"], set(group.ops)
+        if len(products) < 2:
+            return []
+
+        def readers(op: Op) -> list[Op]:
+            return [r for v in op.results for r in self.index.readers[v] if r in inside]
+
+        def producers(op: Op) -> list[Op]:
+            return [p for p in self.index.predecessors[op] if p in inside]
+
+        between = reachable(products, readers).keys() & reachable(products, producers).keys()
+        fed = set(between)
+        for op in reversed(group.ops):
+            if OPS[op.kind].pattern in FEEDING and readers(op) and fed.issuperset(readers(op)):
+                fed.add(op)
+        for core in (fed, between):
+            ops = [op for op in group.ops if op in core]
+            rejection, cost = self._evaluate(ops)
+            if rejection is None and cost is not None and not is_inefficient(cost):
+                return ops
+        return []
 
     def _rejection(self, producer: Op, consumer: Op) -> Reason | None:
         """Return why the groups of two ops are not merged; None if they are."""

@@ -21,6 +21,7 @@ from tofuse.fusion.partition.region_split import Split
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_forbidden, fusion_requested
 from tofuse.ir.graph import Op, Value, device_of
+from tofuse.ir.region import Side
 from tofuse.ir.rules import Reason, Rule
 from tofuse.ops.table import OPS, Pattern
 
@@ -49,6 +50,9 @@ class MergeLegality:
             return Rule.LIBRARY_CALL()
         if self.splits and self._is_split(a, b):
             return Rule.MORE_MEMORY()
+        if a.side != b.side and None not in (a.side, b.side):
+            factors = Side.FACTORS in (a.side, b.side)
+            return Rule.FACTOR_OF_TWO() if factors else Rule.OTHER_ROWS()
         if fusion_forbidden(producer, consumer):
             return Rule.NO_FUSE()
         if not fusion_requested(producer, consumer):

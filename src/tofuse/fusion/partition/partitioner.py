@@ -18,9 +18,10 @@ from tofuse.graph_partition import Partition
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_requested
 from tofuse.ir.graph import Graph, Op, Value
-from tofuse.ir.region import Region
+from tofuse.ir.region import Region, Side
 
 ViewPass = Callable[[Graph, Mapping[Value, MemRef]], Graph]
+NO_SIDES: Mapping[str, Side] = {}
 
 
 def form_regions(
@@ -30,17 +31,18 @@ def form_regions(
     fuel: int | None = None,
     splits: Collection[Split] = (),
     exact: bool = False,
+    sides: Mapping[str, Side] = NO_SIDES,
 ) -> Partition:
     """Return regions in an order that runs. Deterministic: depends on the program alone.
 
     The `view_passes` run first. `fuel` limits the merges to the first ones. No kernel computes
-    results of two parts of one of `splits`. `exact`: half-precision values are rounded after
-    every op.
+    results of two parts of one of `splits`, or two of the `sides` that results have by name.
+    `exact`: half-precision values are rounded after every op.
     """
     index = _index_after(view_passes, graph)
     graph = index.graph
     rounded = values_to_round(graph, exact)
-    growth = grow(index, MergeLegality(index, splits, evaluator), rounded)
+    growth = grow(index, MergeLegality(index, splits, evaluator), rounded, sides)
     _fuse_siblings(growth)
     if fuel is not None:
         growth.undo_merges(fuel)

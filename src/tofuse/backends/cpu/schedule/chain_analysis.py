@@ -74,8 +74,8 @@ def analyze_chain(kernel: Kernel) -> ChainAnalysis | None:
     reduced = frozenset(a for s in reductions for a in s.over)
     stores = [s for s in kernel.body if isinstance(s, Store)]
     on_all = [stmt_axes[s] for s in stores] + [value_axes[s.name] for s in reductions]
-    candidates = frozenset.intersection(*on_all) - reduced
-    candidates &= frozenset.intersection(
+    on_every = frozenset.intersection(*on_all) - reduced
+    candidates = on_every & frozenset.intersection(
         *(value_axes[x] ^ value_axes[y] for x, y in factors.values())
     )
     if not candidates:
@@ -83,7 +83,7 @@ def analyze_chain(kernel: Kernel) -> ChainAnalysis | None:
     by_stride = axes_by_stride(kernel, [(s.index, 1) for s in stores])
     rows = max(candidates, key=lambda a: (size_hint(kernel.extent(a)), by_stride.index(a)))
     oriented = {s: (x, y) if rows in value_axes[x] else (y, x) for s, (x, y) in factors.items()}
-    columns = {s: value_axes[y] - value_axes[x] for s, (x, y) in oriented.items()}
+    columns = {s: value_axes[y] - value_axes[x] - on_every for s, (x, y) in oriented.items()}
     if any(len(c) != 1 for c in columns.values()):
         return None
     inner = reduced.union({rows}, *columns.values())
