@@ -95,3 +95,14 @@ def test_a_stored_score_is_needed():
     text = PLAIN.format(lines="v8 = where v1 0.0 v0 of f32 : f32")
     assert masks(text)
     assert not masks(text.replace("store y[i] v9", "store y[(64)*i + j] v8"))
+
+
+@pytest.mark.parametrize(("reduction", "masked"), [("all", True), ("any", False)])
+def test_whether_a_row_has_no_keys(reduction, masked):
+    row = f"v7 = eq v2 -inf of f32 : b1\n  v8 = reduce {reduction}<j> v7 : b1"
+    text = SOFTMAX.format(masked="where v1 -inf v0 of f32 : f32", summed="sum<j>", where="i")
+    text = text.replace("v7 = div v5 v6 of f32 : f32", row).replace(
+        "v8 = load w[j]", "v11 = load w[j]"
+    )
+    text = text.replace("v9 = mul v7 v8", "v12 = where v8 0.0 v5 of f32 : f32\n  v9 = mul v12 v11")
+    assert bool(masks(text)) == masked

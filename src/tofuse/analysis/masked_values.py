@@ -19,6 +19,7 @@ from tofuse.ir.types import DType
 
 EXP_UNDERFLOW = 104.0  # exp of -104 is zero in float32, whose least number is exp(-103.97)
 N = TypeVar("N")
+IDENTITIES = {"sum": 0.0, "any": 0.0, "all": 1.0}  # of reductions
 GREATEST_MASKED_SCORE = -1000.0  # greater numbers may be scores
 
 
@@ -91,7 +92,7 @@ class _Masked:
                     return None  # EXP_UNDERFLOW is that of float32
                 if found != -math.inf:
                     least[s.name] = found + EXP_UNDERFLOW
-            elif s.op != "sum" or found != 0.0:
+            elif s.op not in IDENTITIES or found != IDENTITIES[s.op]:
                 return None
         used = {v.maximum for v in self.values.values() if isinstance(v, BelowMaximum)}
         return least if used <= least.keys() else None

@@ -187,6 +187,16 @@ def extremum_of_one_element(op: Op, rewriter: Rewriter) -> Replacement | None:
     return redefine(op, "reshape", x, shape=op.result.shape)
 
 
+def gather_in_order(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """take(x, iota()) = x, if the index is the position of each element of x"""
+    x, index = op.inputs
+    source = rewriter.defining_op(index, "iota")
+    if source is None or (source.attr("start"), source.attr("step")) != (0, 1):
+        return None
+    is_whole = op.ints("dims") == (-1,) and index.shape == x.shape
+    return rewriter.legal_replacement(op, x) if is_whole else None
+
+
 def _constant_last(op: Op) -> tuple[Operand, Operand]:
     x, c = op.operands
     return (c, x) if isinstance(x, Scalar) and op.kind in COMMUTATIVE else (x, c)
@@ -255,4 +265,5 @@ RULES: dict[str, tuple[RewriteRule, ...]] = {
     "pow": (neutral_constant, pow_constant),
     "convert": (identity, convert_of_convert),
     **dict.fromkeys(("amax", "amin"), (extremum_of_one_element,)),
+    "take": (gather_in_order,),
 }

@@ -42,14 +42,15 @@ def has_supported_arguments(node: Node, target: OpOverload) -> bool:
 def _has_supported_types(node: Node, target: OpOverload) -> bool:
     """Whether the rules support the dtype, layout and device of every tensor of the call.
 
-    They support no call of an operator on tensors that gets only numbers: `aten.add(4, 3.3)`.
+    They support no call of an operator on tensors that gets only numbers, `aten.add(4, 3.3)`,
+    except a conversion.
     """
     schema = schema_of(target)
     if schema.is_mutable or schema.overload_name.endswith("out"):
         return False
-    if not any(map(value_tensors, node.all_input_nodes)) and any(
-        str(a.type) == "Tensor" for a in schema.arguments
-    ):
+    has_tensors = any(map(value_tensors, node.all_input_nodes))
+    takes_tensors = any(str(a.type) == "Tensor" for a in schema.arguments)
+    if takes_tensors and not has_tensors and target is not torch.ops.aten._to_copy.default:
         return False
     moves_data = str(target).rpartition(".")[0] in DATA_MOVEMENT
     for t in (t for n in (*node.all_input_nodes, node) for t in value_tensors(n)):

@@ -4,12 +4,12 @@ Its composition of the multilabel margin loss counts class 0 as a target for eac
 first -1, up to at least 2.15; that of `one_hot` has the strides of its argument and, in torch
 2.11, no check. `fill_diagonal_`
 reads strides that the argument has no more once torch has traced a write into it. The gradient of
-`trace` is a write at computed indices.
+`trace` is a write at computed indices. `flex_attention` is one operator, which no kernel joins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from tofuse.capture.decomp.decompose_checks import check_all
+from tofuse.torch_internals.flex_attention import flex_attention, math_attention
 
 Replacements = dict[Callable[..., object], Callable[..., object]]
 
@@ -104,7 +105,28 @@ def trace(input: Tensor) -> Tensor:
     return torch.sum(torch.diagonal(input))
 
 
+def attention_by_definition(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Callable[..., Tensor],
+    block_mask: Sequence[object],
+    scale: float,
+    kernel_options: Mapping[str, object],
+    *buffers: Sequence[object],
+) -> Sequence[Tensor]:
+    """Return attention by products, a mask and a softmax, and two numbers of each row.
+
+    The arguments are those of PyTorch's operator. Of `block_mask`, only its function is used.
+    """
+    captured = map(tuple, buffers)
+    return math_attention(
+        query, key, value, score_mod, tuple(block_mask), scale, kernel_options, *captured
+    )
+
+
 REPLACEMENTS: Replacements = {
+    flex_attention: attention_by_definition,
     F.multilabel_margin_loss: multilabel_margin_loss,
     F.one_hot: one_hot,
     Tensor.fill_diagonal_: fill_diagonal_,

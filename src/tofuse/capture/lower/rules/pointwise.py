@@ -214,7 +214,11 @@ def where(call: AtenCall) -> Value:
 
 
 def to_dtype(call: AtenCall) -> Value:
-    """Copy to another dtype or to the same one."""
+    """Copy to another dtype or to the same one; `vmap` also converts numbers."""
+    if isinstance(call.arguments.get("self"), (int, float)):
+        number = call.operand("self")
+        assert isinstance(number, Scalar)
+        return call.build.full((), number, call.out.dtype)
     x = call.tensor("self" if "self" in call.arguments else "a")
     if x.type.device != call.out.device or call.flag("pin_memory"):
         raise Unsupported("a move to another device")
