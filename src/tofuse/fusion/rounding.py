@@ -10,9 +10,9 @@ from tofuse.ops.table import COMPARISONS, OPS, Pattern
 def values_to_round(graph: Graph, exact: bool = False) -> frozenset[str]:
     """Return the names of values to be rounded as memory would hold them; all, if `exact`.
 
-    These are the values that a comparison or a returned maximum or minimum depends on. The
-    backward finds a maximum again by comparing: both programs must see the same numbers, whether
-    they load or compute them. Results of sums and of PyTorch's operators are loaded.
+    These are the values that a comparison or a returned maximum or minimum depends on. A backward
+    may find a maximum again by comparing: both programs must see the same numbers, whether they
+    load or compute them. Results of sums and of PyTorch's operators are loaded.
     """
     if exact:
         return frozenset(v.name for v in graph.values() if v.dtype.is_reduced_float)

@@ -9,6 +9,8 @@ It is a minimum cut, as in torch's partitioner, but of bytes alone and with thes
 - Results of the forward that the backward reads are nearly free and preferred: eager saves them.
 - A product is recomputed, with the reductions of its rows, if kernels may have it and all its
   readers, and its result is much larger than its factors (`recomputed_products`).
+- So are extremes of half-precision values that the backward computes again: otherwise forward and
+  backward would have to round these values alike.
 - A value that the forward writes to memory and a library call of the backward reads (an operand
   of a matrix product) is saved: recomputing it would cost a pass over memory.
 - Saving a value that the forward would otherwise not write costs half as much again.
@@ -73,6 +75,7 @@ from tofuse.torch_internals.trees import tree_leaves
 aten = torch.ops.aten
 HALF_DTYPES = (torch.float16, torch.bfloat16)
 MUTATED_ARGUMENT_PRICE = 1 << 50
+EXTREMES = frozenset((aten.amax.default, aten.amin.default, aten.max.dim, aten.min.dim))
 # Rules of ops that read all of their operand.
 MEMORY_PASS_RULES = frozenset(
     (*REDUCTION_RULES.values(), *POOLING_RULES.values(), *DEPTHWISE_RULES.values())
@@ -173,7 +176,9 @@ class _Partitioner:
         # a backward that runs a second time would read what the first has written
         self.reads_written = {n for n in self.forward_nodes if reads_memory_of(n, self.written)}
         self.not_recomputed = {
-            n for n in self.forward_nodes if not _is_recomputable(n) and n not in recomputed.nodes
+            n
+            for n in self.forward_nodes
+            if not (_is_recomputable(n) or n in recomputed.nodes or _is_half_extreme(n))
         }
         self.not_recomputed |= self.reads_written
         self.needed_by_results = with_operands(self.results)
@@ -314,6 +319,26 @@ def _chain_length(node: Node) -> float:
         return HALF_SOFTMAX
     is_transcendental = any(part in TRANSCENDENTAL for part in str(node.target).split(".")[1:2])
     return 1.0 if is_transcendental else CHEAP_OP
+
+
+def _is_half_extreme(node: Node) -> bool:
+    """Whether a node is an extreme of values that kernels compute in half precision.
+
+    If the backward computes these values again, it computes the extreme, too: it has them in
+    registers, and the forward would have to round them to find an extreme among them.
+    """
+    if node.target not in EXTREMES:
+        return False
+    operand = _unconverted(node.all_input_nodes[0])
+    is_half = operand.meta["val"].dtype in HALF_DTYPES
+    return is_half and operand.op == "call_function" and _is_recomputable(operand)
+
+
+def _unconverted(node: Node) -> Node:
+    """Return what a node is a view or a conversion of."""
+    while node.target is aten._to_copy.default or viewed_node(node) is not None:
+        node = node.all_input_nodes[0]
+    return node
 
 
 def _is_half_softmax_difference(node: Node) -> bool:
