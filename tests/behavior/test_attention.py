@@ -10,11 +10,10 @@ import torch.nn.functional as F
 import tofuse
 from tests.support.attention_forms import (
     MASKS,
-    NORMS,
-    PRODUCTS,
     SCORES,
     inputs,
     make_attention,
+    random_form,
     relative_error,
     widened,
 )
@@ -30,14 +29,7 @@ def strides(t):
 @pytest.mark.broad(8)
 @pytest.mark.parametrize("seed", range(400))
 def test_random_forms(seed):
-    rng = random.Random(seed)
-    torch.manual_seed(seed)
-    dtype = rng.choice([torch.float32, torch.float32, torch.bfloat16])
-    choices = (list(SCORES), list(MASKS), list(NORMS), list(PRODUCTS))
-    score, mask, norm, product = map(rng.choice, choices)
-    groups = rng.choice([1, 1, 2])
-    attention = make_attention(score, mask, norm, product, groups)
-    (q, k, v), x = inputs(rng, dtype, groups)
+    dtype, attention, (q, k, v), x = random_form(seed)
     exact = attention(q.double(), k.double(), v.double(), widened(x))
     eager = attention(q, k, v, x)
     ours = tofuse.compile(attention, dynamic=False, hand_back=False)(q, k, v, x)

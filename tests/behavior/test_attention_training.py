@@ -10,12 +10,11 @@ import torch.nn.functional as F
 
 import tofuse
 from tests.support.attention_forms import (
-    MASKS,
     NORMS,
     PRODUCTS,
-    SCORES,
     inputs,
     make_attention,
+    random_form,
     relative_error,
     widened,
 )
@@ -39,14 +38,7 @@ def compiled(attention):
 @pytest.mark.broad(20)
 @pytest.mark.parametrize("seed", range(400))
 def test_random_forms(seed):
-    rng = random.Random(seed)
-    torch.manual_seed(seed)
-    dtype = rng.choice([torch.float32, torch.float32, torch.bfloat16])
-    choices = (list(SCORES), list(MASKS), list(NORMS), list(PRODUCTS))
-    score, mask, norm, product = map(rng.choice, choices)
-    groups = rng.choice([1, 1, 2])
-    attention = make_attention(score, mask, norm, product, groups)
-    tensors, x = inputs(rng, dtype, groups)
+    dtype, attention, tensors, x = random_form(seed)
     if tensors[1].shape[-2] >= 130:  # scores are much larger than queries and keys
         tensors[:2] = (torch.randn(*t.shape[:-1], 16).to(dtype) for t in tensors[:2])
     grad = torch.randn_like(attention(*tensors, x))
@@ -233,6 +225,43 @@ def test_forward_and_backward_have_the_same_scores(program, depth, dtype):
     margin = 1e-5 if dtype == torch.float32 else 2e-2
     for e, o, a in zip(exact, ours, eager, strict=True):
         assert rms(o - e) <= 2 * rms(a - e) + margin * rms(e)
+
+
+def heads_last(q, k, v):
+    q, k, v = (t.transpose(1, 2).unsqueeze(-1) for t in (q, k, v))
+    scores = torch.einsum("bdlh,bdmh->bhlm", q, k) / 4
+    return torch.einsum("bhlm,bdmh->bdlh", scores.softmax(-1), v)
+
+
+def every_second(q, k, v):
+    return torch.softmax(q[:, ::2] @ k[:, ::2].mT, -1) @ v[:, ::2]
+
+
+def one_head(q, k, v):
+    return (torch.softmax(q[0] @ k[0].T / 4, -1) @ v[0]).relu()
+
+
+def few_keys(q, k, v):
+    return torch.softmax(q @ k[:, :199].mT / 4, -1) @ v[:, :199, :7]
+
+
+@pytest.mark.parametrize("program", [heads_last, every_second, one_head, few_keys])
+@pytest.mark.parametrize("length", [0, 1, 131, 257])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_other_layouts_and_lengths(program, length, dtype):
+    tensors = [torch.randn(16, length, 2).to(dtype).transpose(0, 2) for _ in range(3)]
+    grad = torch.ones_like(program(*tensors))
+
+    def run(q, k, v, _):
+        return program(q, k, v)
+
+    exact = gradients(run, [t.double() for t in tensors], grad.double(), {})
+    eager = gradients(run, tensors, grad, {})
+    ours = gradients(compiled(run), tensors, grad, {})
+    margin = 2e-6 if dtype in (torch.float32, torch.float64) else 1e-2
+    for e, o, a in zip(exact, ours, eager, strict=True):
+        assert o.shape == e.shape
+        assert (o - e).norm() <= 1.5 * (a - e).norm() + margin * max(1, e.norm())
 
 
 def test_long_chains_of_operations_and_positions():

@@ -4,11 +4,11 @@ import warnings
 
 import pytest
 import torch
+from torch.nn.attention import flex_attention as flex
 
 import tofuse
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
-flex = pytest.importorskip("torch.nn.attention.flex_attention")
 
 LENGTH = 160
 SLOPES = torch.tensor([0.5, 0.25, 0.125, 0.0625])
@@ -38,9 +38,9 @@ def compiled(fn):
 
 def make_program(score, mask, **options):
     block_mask = None
-    if MASKS[mask] is not None:
-        sizes = (2, 4, LENGTH, LENGTH)
-        block_mask = flex.create_block_mask(MASKS[mask], *sizes, device="cpu")
+    allowed = MASKS[mask]
+    if allowed is not None:
+        block_mask = flex.create_block_mask(allowed, 2, 4, LENGTH, LENGTH, device="cpu")
 
     def program(q, k, v):
         return flex.flex_attention(

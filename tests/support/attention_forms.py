@@ -1,6 +1,7 @@
 """Attention as users write it: what happens to the scores, which are masked, how they weigh."""
 
 import math
+import random
 
 import torch
 
@@ -111,3 +112,16 @@ def relative_error(result, exact):
 
 def widened(x):
     return {n: t.double() if t.is_floating_point() else t for n, t in x.items()}
+
+
+def random_form(seed):
+    """Return the dtype of a random form of attention, the program, its tensors, and the others."""
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    dtype = rng.choice([torch.float32, torch.float32, torch.bfloat16])
+    score, mask, norm, product = (
+        rng.choice(list(choices)) for choices in (SCORES, MASKS, NORMS, PRODUCTS)
+    )
+    groups = rng.choice([1, 1, 2])
+    attention = make_attention(score, mask, norm, product, groups)
+    return dtype, attention, *inputs(rng, dtype, groups)

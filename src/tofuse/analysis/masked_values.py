@@ -16,10 +16,10 @@ from tofuse.ir.graph import Scalar
 from tofuse.ir.kernel import Arg, Compute, Kernel, Reduce, Store, iteration_axes
 from tofuse.ir.mask import Mask
 from tofuse.ir.types import DType
+from tofuse.ops.table import reduction_identity
 
 EXP_UNDERFLOW = 104.0  # exp of -104 is zero in float32, whose least number is exp(-103.97)
 N = TypeVar("N")
-IDENTITIES = {"sum": 0.0, "any": 0.0, "all": 1.0}  # of reductions
 GREATEST_MASKED_SCORE = -1000.0  # greater numbers may be scores
 
 
@@ -92,8 +92,8 @@ class _Masked:
                     return None  # EXP_UNDERFLOW is that of float32
                 if found != -math.inf:
                     least[s.name] = found + EXP_UNDERFLOW
-            elif s.op not in IDENTITIES or found != IDENTITIES[s.op]:
-                return None
+            elif s.op.startswith("arg") or found != reduction_identity(s.op, s.dtype):
+                return None  # the index of a masked element may be the result
         used = {v.maximum for v in self.values.values() if isinstance(v, BelowMaximum)}
         return least if used <= least.keys() else None
 

@@ -23,9 +23,10 @@ from tofuse.errors import CaptureError
 from tofuse.ir.dims import Dim, symbol, symbols_of
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.parse_graph import parse_graph
+from tofuse.ir.recomputable import RecomputableProducts
 from tofuse.ir.size_expression import ArgumentSize, SizeSource
 from tofuse.ops.check_graph import check_graph
-from tofuse.passes.recomputable_products import RecomputableProducts, recomputable_products
+from tofuse.passes.recomputable_products import recomputable_products
 from tofuse.report.model import GraphReport
 from tofuse.runtime.timing import Clock
 

@@ -249,13 +249,15 @@ def _is_computed(weight: Value, product: Op, producers: Mapping[Value, Op]) -> b
     return not fusion_forbidden(op, product)
 
 
-def _dependents_in_kernels(graph: Graph, products: frozenset[Value]) -> frozenset[Value]:
+def _dependents_in_kernels(graph: Graph, products: frozenset[Value]) -> dict[Value, None]:
     """Return products, and what kernels compute from them."""
-    found = set(products)
-    for op in graph.ops:
-        if OPS[op.kind].pattern not in SOURCES and not found.isdisjoint(op.inputs):
-            found.update(op.results)
-    return frozenset(found)
+    users = graph.users() if products else {}
+
+    def results(v: Value) -> list[Value]:
+        read_by = (op for op in users.get(v, ()) if OPS[op.kind].pattern not in SOURCES)
+        return [r for op in read_by for r in op.results]
+
+    return reachable(products, results)
 
 
 def _is_read_only_by(

@@ -92,9 +92,10 @@ def duplicate_chains(
 
 
 def _copied_values(graph: Graph, products: Collection[Op], factors: Iterable[Value]) -> list[Value]:
-    """Return what is computed again for factors, which kernels compute from products.
+    """Return the values that the copy computes, so that it has these factors.
 
-    That ends at reductions, whose results are in memory.
+    They lead from the products to the factors. Reductions are not among them: the copy reads their
+    results from memory.
     """
     producers = graph.producers()
 
@@ -113,16 +114,17 @@ def _copied_values(graph: Graph, products: Collection[Op], factors: Iterable[Val
 
 def _values_of_factors(graph: Graph, products: Collection[Op]) -> list[Value]:
     """Return what kernels compute for the factors of products, but not from these products."""
-    producers, dependent = graph.producers(), {op.result for op in products}
-    for op in graph.ops:
-        if not dependent.isdisjoint(op.inputs):
-            dependent.update(op.results)
+    producers, users = graph.producers(), graph.users()
+
+    def results(v: Value) -> list[Value]:
+        return [r for op in users.get(v, ()) for r in op.results]
 
     def operands(v: Value) -> Sequence[Value]:
         op = producers.get(v)
         return () if op is None or OPS[op.kind].pattern is Pattern.OPAQUE else op.inputs
 
     factors = [f for op in products for f in factors_of(op)]
+    dependent = reachable([op.result for op in products], results)
     return [v for v in reachable(factors, operands) if v not in dependent]
 
 

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tofuse.cost.target_costs import CostsOf
 from tofuse.cost.thresholds import (
-    MAX_RECOMPUTED_PRODUCT_SIDES,
-    MIN_PRODUCT_GROWTH,
+    MAX_RECOMPUTED_SIDE_RATIO,
     MIN_RECOMPUTED_PRODUCT_DEPTH,
+    MIN_RECOMPUTED_PRODUCT_RATIO,
 )
 from tofuse.ir.dims import product
 from tofuse.ir.graph import Graph, Op
+from tofuse.ir.recomputable import RecomputableProducts
 from tofuse.passes.chain_index import ChainIndex
 from tofuse.passes.product_ops import factors_of
-
-
-@dataclass(frozen=True, eq=False)
-class RecomputableProducts:
-    """Products that may be computed again, by the names of their results.
-
-    Kernels make `values` of them, up to reductions, and compute all products that read these.
-    """
-
-    products: frozenset[str]
-    values: frozenset[str]
-    readers: frozenset[str]
 
 
 def recomputable_products(graph: Graph, costs_of: CostsOf) -> RecomputableProducts:
@@ -56,5 +43,5 @@ def _is_much_larger(op: Op) -> bool:
         return False
     if depth < MIN_RECOMPUTED_PRODUCT_DEPTH or 0 in (result, *factors):
         return False
-    is_oblong = max(rows, columns) > MAX_RECOMPUTED_PRODUCT_SIDES * min(rows, columns)
-    return result >= MIN_PRODUCT_GROWTH * sum(factors) and not is_oblong
+    is_oblong = max(rows, columns) > MAX_RECOMPUTED_SIDE_RATIO * min(rows, columns)
+    return result >= MIN_RECOMPUTED_PRODUCT_RATIO * sum(factors) and not is_oblong

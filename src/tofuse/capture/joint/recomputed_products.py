@@ -6,9 +6,8 @@ gradients need only queries and keys, from which kernels compute the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch.fx import GraphModule, Node
@@ -20,32 +19,22 @@ from tofuse.capture.lower.lowering_rules import lowering_rule
 from tofuse.capture.lower.rules.reductions import REDUCTION_RULES
 from tofuse.errors import CaptureError
 from tofuse.ir.graph import Graph
+from tofuse.ir.recomputable import RecomputableProducts
 from tofuse.torch_internals.operators import OpOverload
 
 aten = torch.ops.aten
 PRODUCTS = frozenset((aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default))
 
 
-class RecomputableNames(Protocol):
-    """Products that may be computed again; what is made of them, and what reads that; by name."""
-
-    @property
-    def products(self) -> Collection[str]: ...
-    @property
-    def values(self) -> Collection[str]: ...
-    @property
-    def readers(self) -> Collection[str]: ...
-
-
-FindRecomputable = Callable[[Graph], RecomputableNames]
+FindRecomputable = Callable[[Graph], RecomputableProducts]
 
 
 @dataclass(frozen=True, eq=False)
 class RecomputedProducts:
-    """Nodes of a forward that its backward computes again, although they are no elementwise ops.
+    """The products and reductions of a forward that its backward computes again: `nodes`.
 
-    `nodes` are products and reductions of their rows. `in_kernels` are products of forward and
-    backward that no library computes, so that their factors need no memory.
+    `in_kernels` are the products of forward and backward that kernels compute. Their factors need
+    no memory, as factors of library calls do.
     """
 
     nodes: frozenset[Node] = frozenset()

@@ -190,10 +190,11 @@ class Growth:
         return rejection is None
 
     def _core(self, group: Group) -> list[Op]:
-        """Return the products of a group, what is between them, and what no other op of it reads.
+        """Return the core of a group: its products, the ops between them, and ops that feed these.
 
-        One kernel may have them, while parts of it may be slow or have no loops. There are none if
-        no kernel may, or the group has fewer than two products.
+        An op feeds them if no other op of the group reads it. One kernel may have the whole core
+        although no kernel may have some part of it. A group with fewer than two products has no
+        core, nor has a group whose core no kernel may have.
         """
         products, inside = [op for op in group.ops if op.kind == "contract"], set(group.ops)
         if len(products) < 2:

@@ -157,7 +157,10 @@ class _Builder:
         return [*stores, *(s for s in results if found.stages[s] == number)]
 
     def _separate(self, number: int, stores: Sequence[Store]) -> list[list[Store]]:
-        """Return the stores of each nest of a stage. Those that share a value share a nest."""
+        """Return groups of the stores of a stage, one group for each nest.
+
+        Two stores that need the same value of this stage are in one group.
+        """
         groups: list[tuple[list[Store], set[Stmt]]] = []  # with what each computes
         for store in stores:
             own = [store]
