@@ -191,6 +191,18 @@ class FunctionEmitter:
     def element_pointer(self, pointer: str, dtype: DType, index: str) -> str:
         return self.f.let(f"getelementptr {MEMORY_TYPES[dtype]}, ptr {pointer}, i64 {index}")
 
+    def mapped_index(self, index: str, guard: str | None, mask: str | None) -> str:
+        """Return the index where a masked load starts: 0 if no lane passes the load's guard.
+
+        There the index may be far outside the buffer, and a masked load of an unmapped page takes
+        processors a hundred times as long, even if its mask is empty.
+        """
+        if guard is None or mask is None or self.known_guards.get(guard):
+            return index
+        passed = self.values[guard]
+        some = passed.operands[0] if passed.lanes == 1 else self.f.any_lane(mask, self.lanes)
+        return self.f.let(f"select i1 {some}, i64 {index}, i64 0")
+
     def load(self, pointer: str, dtype: DType, lanes: int, mask: str | None) -> str:
         """Read `lanes` contiguous elements into a register."""
         return to_register_type(self.f, self.load_raw(pointer, dtype, lanes, mask), dtype, lanes)

@@ -48,12 +48,15 @@ def emit_load(emitter: FunctionEmitter, s: Load, memory: DType) -> None:
     for u in range(emitter.unroll):
         mask = emitter.mask(u, s.guard)
         if axis is None or step == 1:
-            slot = emitter.element_pointer(pointer, memory, _add_offset(emitter, at, u * lanes))
+            first = _add_offset(emitter, at, u * lanes)
+            first = emitter.mapped_index(first, s.guard, mask)
+            slot = emitter.element_pointer(pointer, memory, first)
             vectors.append(emitter.load(slot, memory, lanes, mask))
         elif step == 0:
             vectors.append(_load_broadcast(emitter, pointer, memory, at, mask))
         elif isinstance(step, int) and is_vectorizable_stride(step, lanes):
             first = _add_offset(emitter, at, u * lanes * step)
+            first = emitter.mapped_index(first, s.guard, mask)
             vectors.append(load_strided(emitter, pointer, memory, first, step, mask))
         else:
             indices = emitter.lane_indices(s.index, u)

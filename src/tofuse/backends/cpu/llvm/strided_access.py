@@ -55,8 +55,9 @@ def load_interleaved(emitter: FunctionEmitter, members: Sequence[Access], dtype:
     member_operands: list[list[str]] = [[] for _ in members]
     for u in range(emitter.unroll):
         mask, vectors = emitter.mask(u, first.guard), []
+        mapped = emitter.mapped_index(start, first.guard, mask)
         for k in range(step):
-            slot = _vector_pointer(emitter, first, dtype, start, u, k, step)
+            slot = _vector_pointer(emitter, first, dtype, mapped, u, k, step)
             vector_mask = _vector_mask(emitter, mask, k, step)
             vectors.append(emitter.load_raw(slot, dtype, lanes, vector_mask))
         columns = deinterleave(f, vectors, ty, lanes)
