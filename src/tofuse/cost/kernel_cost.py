@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tofuse.ir.rules import Reason
+from tofuse.ir.rules import Reason, Rule
 
 
 @dataclass(frozen=True)
@@ -13,8 +13,8 @@ class Cost:
     """The predicted cost of one launch.
 
     - `work_us`, `traffic_us`: arithmetic alone and memory traffic alone, on `threads` threads.
-    - `least_us`: the total if all accesses were contiguous and all vector lanes in use;
-      on a GPU, if one launch moved each byte once.
+    - `least_us`: the total if all accesses were contiguous and all vector lanes in use, or of two
+      kernels that compute each value once; on a GPU, if one launch moved each byte once.
     - `recomputed_adds`: work on values that are computed more than once, in additions.
     - `separate_us`: a lower bound on two kernels that compute these values once and store them.
     """
@@ -34,3 +34,14 @@ class Evaluation(NamedTuple):
 
     rejection: Reason | None
     cost: Cost | None = None
+
+
+def recomputation_reason(cost: Cost, separate_us: float) -> Reason:
+    """Return why a kernel that computes values more than once is two kernels instead."""
+    numbers = (cost.recomputed_adds, cost.us, separate_us)
+    return Rule.RECOMPUTATION(*map(_two_digits, numbers))
+
+
+def _two_digits(x: float) -> str:
+    """Format with two significant digits, the precision of predictions."""
+    return f"{float(f'{x:.1e}'):,.0f}" if x >= 10 else f"{x:.1f}"

@@ -20,6 +20,7 @@ from tofuse.fusion.partition.profitability import (
     is_inefficient,
     loop_structure_changes,
     merge_too_costly,
+    recomputes_too_much,
 )
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_requested
@@ -93,12 +94,12 @@ class Growth:
         """Grow again, with a check of each merge.
 
         Kernels that ops extended without an evaluation are evaluated at the end; if one of them
-        is rejected, grow again and evaluate every merge.
+        is rejected, or computes values twice at a loss, grow again and evaluate every merge.
         """
         self._grow()
         group_of = self.groups.group_of
         extended = dict.fromkeys(group_of[op] for op in self.unevaluated)
-        if any(self._evaluate(g.ops).rejection is not None for g in extended):
+        if any(recomputes_too_much(self._evaluate(g.ops)) for g in extended):
             self.check = Check.EVERY_KERNEL
             self._grow()
 

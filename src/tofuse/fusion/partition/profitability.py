@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeGuard
 
-from tofuse.cost.kernel_cost import Cost
+from tofuse.cost.kernel_cost import Cost, Evaluation, recomputation_reason
 from tofuse.cost.target_costs import TargetCosts
 from tofuse.cost.thresholds import INEFFICIENCY, NEGLIGIBLE_US
 from tofuse.ir.dims import size_hint, stride_order
@@ -16,9 +16,15 @@ from tofuse.ir.rules import Reason
 def is_inefficient(cost: Cost | None) -> TypeGuard[Cost]:
     """Whether a kernel takes much longer than it would at best.
 
-    On the CPU the time goes into strided accesses and idle vector lanes.
+    On the CPU the time goes into strided accesses, idle vector lanes, and values computed twice.
     """
     return cost is not None and cost.us > INEFFICIENCY * cost.least_us + NEGLIGIBLE_US
+
+
+def recomputes_too_much(evaluation: Evaluation) -> bool:
+    """Whether ops cannot be one kernel, or a kernel that takes long to compute values twice."""
+    rejection, cost = evaluation
+    return rejection is not None or (is_inefficient(cost) and cost.recomputed_adds > 0)
 
 
 def loop_structure_changes(a: Sequence[Op], b: Sequence[Op]) -> bool:
@@ -46,4 +52,6 @@ def merge_too_costly(
         return None
     if a.us + b.us >= costs.split_threshold * together.us:
         return None
+    if together.recomputed_adds:
+        return recomputation_reason(together, a.us + b.us)
     return costs.separate_rule(f"{together.us:.0f}", f"{a.us + b.us:.0f}")

@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 
 from tofuse.analysis.footprint import Access, Footprint
 from tofuse.backends.cpu.cost.guard_coverage import statement_coverage
+from tofuse.backends.cpu.cost.recomputation import (
+    recomputation_by_loops,
+    recomputation_of_sums,
+)
 from tofuse.backends.cpu.cost.threads import threads_worth
 from tofuse.cost.bandwidth import bandwidth
-from tofuse.cost.kernel_cost import Cost
+from tofuse.cost.kernel_cost import Cost, recomputation_reason
 from tofuse.cost.machine import CACHE_LINE, L1_LINES, Machine
 from tofuse.cost.thresholds import SHORT_ROW_BYTES
 from tofuse.cost.work import OP_CLASSES, kernel_work
@@ -25,7 +29,7 @@ from tofuse.ir.nest import (
     Reload,
     StmtNode,
 )
-from tofuse.ir.rules import Reason, Rule
+from tofuse.ir.rules import Reason
 from tofuse.ir.schedule import Loop
 from tofuse.ir.types import DType
 
@@ -52,13 +56,7 @@ def recompute_rejection(cost: Cost) -> Reason | None:
     """
     if not cost.recomputed_adds or cost.us <= REJECTION_MARGIN * cost.separate_us:
         return None
-    numbers = (cost.recomputed_adds, cost.us, cost.separate_us)
-    return Rule.RECOMPUTATION(*map(_two_digits, numbers))
-
-
-def _two_digits(x: float) -> str:
-    """Format with two significant digits, the precision of predictions."""
-    return f"{float(f'{x:.1e}'):,.0f}" if x >= 10 else f"{x:.1f}"
+    return recomputation_reason(cost, cost.separate_us)
 
 
 @dataclass(eq=False)
@@ -116,15 +114,21 @@ class _Estimate:
         if widest > 1:
             barriers = machine.parallel_us * 1e3 * (0.5 + 0.5 * len(self.nest.phases))
             total, vectorized = total + barriers, vectorized + barriers
-        repeated, passed, needed = self._recomputation()
-        repeated_work = work * (1 - needed)
-        once = machine.launch_us * 2e3 + _overlapped(work - repeated_work, traffic)
-        separate = once + passed / bandwidth(machine, passed, widest)
-        adds = repeated / machine.ns["cheap"]
-        us, work, traffic, separate, vectorized = (
+        by_loops = recomputation_by_loops(kernel, self.statement_ns)
+        of_sums = recomputation_of_sums(kernel, self.statement_ns)
+        separate, separate_sums = (
+            machine.launch_us * 2e3
+            + _overlapped(work - work * (1 - r.needed), traffic)
+            + r.nbytes / bandwidth(machine, r.nbytes, widest)
+            for r in (by_loops, of_sums)
+        )
+        if of_sums.repeated_ns:
+            separate, vectorized = min(separate, separate_sums), min(vectorized, separate_sums)
+        adds = (by_loops.repeated_ns + of_sums.repeated_ns) / machine.ns["cheap"]
+        us, work, traffic, separate, least = (
             ns / 1e3 for ns in (total, work, traffic, separate, vectorized)
         )
-        return Cost(us, work, traffic, int(footprint), widest, adds, separate, vectorized)
+        return Cost(us, work, traffic, int(footprint), widest, adds, separate, least)
 
     def _first_transfer_ns(self, nontemporal: frozenset[str], cached: float) -> float:
         """Return the ns of one transfer of each byte. Nontemporal stores use no cache capacity."""
@@ -334,30 +338,6 @@ class _Estimate:
             if axis not in fixed:
                 total *= tiles.get(axis) or size_hint(self.nest.kernel.extent(axis))
         return total
-
-    def _recomputation(self) -> tuple[float, float, float]:
-        """Return three costs of values that loops around them recompute.
-
-        They are the ns of one thread on repetitions, the bytes to store and load the values
-        instead, and the fraction of all work that remains without repetitions. A later loop over
-        the same row that recomputes a value is no repetition: it avoids a row in memory.
-        """
-        kernel, repeated, nbytes, needed = self.nest.kernel, 0.0, 0.0, 0.0
-        _, domains = iteration_axes(kernel)
-        points = {
-            s: math.prod(size_hint(kernel.extent(a)) for a in domains[s]) for s in kernel.body
-        }
-        max_reads: dict[str, int] = {}  # of each value, without repetitions
-        for s, name in ((x, n) for x in kernel.body for n in x.uses):
-            max_reads[name] = max(max_reads.get(name, 0), points[s])
-        for s, executed, ns in self.statement_ns:
-            once = max_reads.get(s.name, 0) if isinstance(s, (Load, Gather)) else points[s]
-            fraction = min(1.0, once / max(1.0, executed))
-            needed += ns * fraction
-            if fraction < 1 and isinstance(s, (Compute, Uniform)):
-                repeated += ns * (1 - fraction)
-                nbytes += 2.0 * points[s] * s.dtype.itemsize
-        return repeated, nbytes, needed / max(1e-9, sum(ns for _, _, ns in self.statement_ns))
 
 
 def _overlapped(work: float, traffic: float) -> float:

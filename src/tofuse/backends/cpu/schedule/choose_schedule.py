@@ -234,9 +234,18 @@ def _vector_tile(
     if others and vector not in k.reduced:
         return _column_tile(k, vector, extent, outer, inner, target)
     if vector in k.reduced and static_or(k.kernel.extent(vector), 1 << 20) > 2 * MAX_TASK_ELEMENTS:
-        return MAX_TASK_ELEMENTS
-    rows = math.prod(k.extent(a) for a in outer)
-    return MAX_TASK_ELEMENTS if rows < 4 * target.threads and extent > MAX_TASK_ELEMENTS else 0
+        return _even_tile(extent)
+    rows = math.prod(k.extent(a) for a in outer or inner[:1])
+    return _even_tile(extent) if rows < 4 * target.threads and extent > MAX_TASK_ELEMENTS else 0
+
+
+def _even_tile(extent: int) -> int:
+    """Return the elements of a task: an even number of tasks, all of nearly the same length.
+
+    They do not depend on the number of threads, so that sums have the same bits with any number.
+    """
+    tasks = -(-extent // (2 * MAX_TASK_ELEMENTS)) * 2
+    return -(-extent // (tasks * WHOLE_LINE_ELEMENTS)) * WHOLE_LINE_ELEMENTS
 
 
 def _column_tile(

@@ -89,9 +89,9 @@ class _ChainEmitter(TaskEmitter):
         self.first, self.end = "0", "0"  # of the masked axis
         for stage in chain.stages:
             for nest in stage.nests:
-                for name in chain.offsets.keys() & self.contexts[nest].slots.keys():
-                    slot = self.contexts[nest].slots[name]
-                    self.f.put(f"store ptr {self._part(name)}, ptr {slot}")
+                for name, slot in self.contexts[nest].slots.items():
+                    if name in chain.offsets:
+                        self.f.put(f"store ptr {self._part(name)}, ptr {slot}")
 
     def text(self) -> str:
         f, chain, schedule = self.f, self.chain, self.chain.schedule
