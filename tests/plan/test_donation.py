@@ -146,3 +146,53 @@ def test_size_symbols_with_the_names_of_arguments():
     x = torch.randn(3, 5)
     (result,) = compile_text(text, Config()).run([x, 3, 5])
     torch.testing.assert_close(result, -(x * x)[:, :, None].expand(3, 5, 3))
+
+
+@pytest.mark.parametrize("form", ["index_copy_", "index_put", "masked", "slice", "scatter_"])
+@pytest.mark.parametrize("read_before", [False, True])
+def test_updates_of_arguments(form, read_before):
+    """The argument has the new values, and reads before the update see the old ones."""
+
+    def update(cache, x, i):
+        before = cache.sum(-1) if read_before else None
+        if form == "index_copy_":
+            cache.index_copy_(1, i, x)
+        elif form == "index_put":
+            cache[:, i] = x
+        elif form == "masked":
+            cache.masked_scatter_(cache > 1, x)
+        elif form == "slice":
+            cache[:, 3:5] = x
+        else:
+            cache.scatter_(1, i[None, :, None].expand(2, 2, 4), x)
+        return before, cache.exp().sum(-1), cache
+
+    x, i = torch.randn(2, 2, 4), torch.tensor([5, 0])
+    mine, theirs = torch.randn(2, 8, 4), None
+    theirs = mine.clone()
+    versions = mine._version, theirs._version
+    actual, expected = tofuse.compile(update)(mine, x, i), update(theirs, x, i)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(mine, theirs)
+    assert actual[2] is mine
+    assert mine._version > versions[0]
+
+
+@pytest.mark.parametrize("length", [8, 3000])
+@pytest.mark.parametrize("form", ["index_copy_", "index_put", "scatter_"])
+def test_a_cache_is_updated_in_place(form, length):
+    """Whatever its size, and whatever the layout of what is written."""
+
+    def update(cache, x, i):
+        rows = x.transpose(1, 2) * 1.5
+        if form == "index_copy_":
+            cache.index_copy_(2, i, rows)
+        elif form == "index_put":
+            cache[:, :, i] = rows
+        else:
+            cache.scatter_(2, i[None, None, :, None].expand(1, 4, 2, 16), rows)
+        return cache.amax(2)
+
+    x, i = torch.randn(1, 2, 4, 16), torch.tensor([7, 0])
+    plan = check(update, torch.randn(1, 4, length, 16), x, i)
+    assert "copy_." not in plan, plan

@@ -212,6 +212,9 @@ class StepBuilder:
         arguments = op.arguments.map_operands(tensors.__getitem__)
         picks = op.ints("picks") if any(k == "picks" for k, _ in op.attrs) else ()
         names = tuple(variable(r) for r in op.results)
+        if op.results[0] in self.donations:
+            self._update_argument(op, target)
+            return
         variant = self._usable_out_variant(op, picks) if target == own else None
         if variant is not None and all(
             size_hint(r.type.nbytes) >= SMALLEST_POOLED for r in op.results
@@ -237,6 +240,22 @@ class StepBuilder:
         shapes = tuple(r.shape for r in checked)
         dtypes = tuple(r.dtype for r in op.results)
         self.steps.append(Call(target, arguments, names, picks, strides, shapes, dtypes))
+
+    def _update_argument(self, op: Op, target: str) -> None:
+        """Call an operator whose result is the new value of an argument, its first operand."""
+        argument, own = variable(op.inputs[0]), str(op.attr("target"))
+        arguments = op.arguments.map_operands(
+            [TensorRef(self._tensor(v)) for v in op.inputs].__getitem__
+        )
+        variant = self.out_variant(own) if target == own else None
+        if variant is None:
+            result = f"{argument}_new"
+            self.steps.append(Call(target, arguments, (result,), (), (op.results[0].layout,)))
+            self.steps.append(_copy(argument, result))
+            return
+        outs = tuple((name, TensorRef(argument)) for name in variant.names)
+        arguments = replace(arguments, keyword=(*arguments.keyword, *outs))
+        self.steps.append(Call(variant.target, arguments, (), (), ()))
 
     def _usable_out_variant(self, op: Op, picks: Sequence[int]) -> OutVariant | None:
         """Return the out variant of a library call if it writes dense results where we say."""

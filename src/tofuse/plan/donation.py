@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tofuse.analysis.alias import MemRef
+from tofuse.analysis.alias import MemRef, updates_operand
 from tofuse.graph_partition import Partition
 from tofuse.ir.dims import equal_strides
 from tofuse.ir.graph import Value
@@ -23,16 +23,20 @@ def assign_donations(
     `mutations` are pairs (argument, new value) that take effect when the program ends. So the
     argument must not be read after its new value is written.
     """
-    regions = enumerate(partition.regions)
-    producers = {v: k for k, r in regions if r in bindings for v in r.outputs}
-    aliases = partition.aliases
+    aliases, producers = partition.aliases, dict[Value, int]()
     last_read: dict[Value, int] = {}
+    read_by_library: set[Value] = set()
     for k, region in enumerate(partition.regions):
         last_read |= dict.fromkeys(map(aliases.owner, region.inputs), k)
+        updated = _updated_operand(region)
+        if region in bindings or updated is not None:
+            producers |= dict.fromkeys(region.outputs, k)
+        if region.library:
+            read_by_library |= {aliases.owner(v) for v in region.inputs if v is not updated}
     returned = set(map(aliases.owner, results))
     sources = (v for target, v in mutations if v is not target)
     # the result of a library call may be a view of its operand
-    read_later = returned.union(map(aliases.owner, (*aliases.read_by_library, *sources)))
+    read_later = returned | read_by_library | set(map(aliases.owner, sources))
     donations: dict[Value, Value] = {}
     for target, new in mutations:
         memref = aliases.memrefs.get(new)
@@ -42,10 +46,22 @@ def assign_donations(
             continue
         producer = producers[new]
         read = last_read.get(target, -1)
-        binding = bindings[partition.regions[producer]]
-        if read < producer or (read == producer and binding.may_alias(target, new)):
+        region = partition.regions[producer]
+        if region in bindings:
+            may_alias = bindings[region].may_alias(target, new)
+        else:
+            may_alias = _updated_operand(region) is target
+        if (read < producer and region in bindings) or (read == producer and may_alias):
             donations[new] = target
     return donations
+
+
+def _updated_operand(region: Region) -> Value | None:
+    """Return the operand into which a library call may write its result; None if there is none."""
+    op = region.ops[0]
+    if op.kind != "opaque" or not updates_operand(str(op.attr("target"))):
+        return None
+    return op.inputs[0] if op.arguments.operand_indices.count(0) == 1 else None
 
 
 def _same_layout(target: Value, memref: MemRef) -> bool:
