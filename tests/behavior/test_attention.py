@@ -187,3 +187,34 @@ def test_heads_behind_positions_and_gradients(attention, sizes, dtype):
         gradients = torch.autograd.grad([r.square().sum() for r in results], inputs)
         found.append([*results, *gradients])
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("query_heads", [2, 6])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_cache_that_grows(dtype: torch.dtype, query_heads: int):
+    """Keys and values of lengths with two names are one program, compiled twice at most."""
+
+    def step(q, k, v, keys, values):
+        keys, values = torch.cat([keys, k], 2), torch.cat([values, v], 2)
+        attended = F.scaled_dot_product_attention(q, keys, values, enable_gqa=True)
+        return attended * 2, keys, values
+
+    torch._dynamo.reset()
+    captures = torch._dynamo.utils.counters["stats"]
+    before = captures["unique_graphs"]
+    compiled = tofuse.compile(step, hand_back=False)
+    g = torch.Generator().manual_seed(0)
+
+    def random(heads: int, length: int) -> torch.Tensor:
+        return torch.randn(1, heads, length, 32, generator=g).to(dtype)
+
+    keys, values = random(2, 300), random(2, 300)
+    with torch.no_grad():
+        for _ in range(5):
+            token = random(query_heads, 1), random(2, 1), random(2, 1)
+            actual, expected = compiled(*token, keys, values), step(*token, keys, values)
+            torch.testing.assert_close(actual, expected, rtol=0.02, atol=0.02)
+            _, keys, values = actual
+        report = tofuse.explain(compiled)(*token, keys, values)
+    assert captures["unique_graphs"] - before <= 3, "a capture for explain"
+    assert report.regions, report

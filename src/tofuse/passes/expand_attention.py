@@ -82,6 +82,8 @@ def _is_expandable(op: Op, costs_of: CostsOf) -> bool:
     costs = costs_of(op.result.type.device)
     if key is None or value is None or arguments.get("dropout_p", 0.0) != 0.0:
         return False
+    if key.shape[-2] != value.shape[-2]:
+        return False
     if not _has_groups(op.result.shape[:-2], key.shape[:-2], value.shape[:-2]):
         return False
     if op.result.dtype not in costs.blocked_dtypes or not isinstance(key.shape[-1], int):

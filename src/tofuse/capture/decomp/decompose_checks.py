@@ -39,6 +39,19 @@ def _binary_cross_entropy(
     return loss
 
 
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, *rest: float, **options: object
+) -> Tensor:
+    """Compare the lengths of keys and values, which PyTorch's rule for shapes does not.
+
+    Keys and values of a cache that grows have sizes of two names. The comparison becomes a guard,
+    and then both sizes have one name.
+    """
+    if key.dim() == value.dim() == 4:
+        bool(key.shape[2] == value.shape[2])
+    return NotImplemented
+
+
 def _is_float(x: Tensor, *args: float, **options: float) -> bool:
     """Return whether an operand is floating: for integers, ATen raises an error."""
     return x.dtype.is_floating_point
@@ -58,6 +71,7 @@ FLOAT_FUNCTIONS = (
 )
 
 CHECKED_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
     aten.binary_cross_entropy.default: _binary_cross_entropy,
     aten.smooth_l1_loss.default: decompose_if(
         _has_valid_beta, torch_table[aten.smooth_l1_loss.default]
