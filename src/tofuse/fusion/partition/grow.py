@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -24,12 +24,13 @@ from tofuse.fusion.partition.profitability import (
 )
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_requested
-from tofuse.ir.graph import Op
+from tofuse.ir.graph import Op, Value
 from tofuse.ir.region import Side
 from tofuse.ir.rules import Reason, Rule
 from tofuse.ops.table import OPS, Pattern
 
-FEEDING = (Pattern.ELEMENTWISE, Pattern.BROADCAST, Pattern.SOURCE, Pattern.RANDOM)
+FEEDING = {Pattern.ELEMENTWISE, Pattern.BROADCAST, Pattern.SOURCE, Pattern.RANDOM}
+DECODING = {*FEEDING, Pattern.VIEW, Pattern.CONCAT, Pattern.GATHER} - {Pattern.RANDOM}
 
 
 def grow(
@@ -76,8 +77,8 @@ class Growth:
     def grow_optimistically(self) -> bool:
         """Make all legal merges, then evaluate each resulting kernel once.
 
-        Return whether all kernels are accepted. The ops of an accepted kernel, and the core of a
-        rejected one, are trusted to fit together when the others are grown step by step.
+        Return whether all kernels are accepted. The ops of an accepted kernel, and the cores of
+        rejected ones, are trusted to fit together when the others are grown step by step.
         """
         self.check = Check.LEGALITY
         self._grow()
@@ -86,7 +87,8 @@ class Growth:
         accepted = [g for g in kernels if len(g.ops) == 1 or self._is_accepted(g)]
         taken = set(accepted)
         rejected = [g for g in kernels if g not in taken]
-        trusted = [g.ops for g in accepted] + [self._core(g) for g in rejected]
+        cores = [core for g in rejected for core in self._cores(g)]
+        trusted = [*(g.ops for g in accepted), *cores]
         self.trusted = {op: k for k, ops in enumerate(trusted) for op in ops}
         return len(accepted) == len(kernels)
 
@@ -190,16 +192,47 @@ class Growth:
             return False
         return rejection is None
 
-    def _core(self, group: Group) -> list[Op]:
-        """Return the core of a group: its products, the ops between them, and ops that feed these.
+    def _cores(self, group: Group) -> list[list[Op]]:
+        """Return the cores of a group: its products with the ops that they need to be one kernel.
 
-        An op feeds them if no other op of the group reads it. One kernel may have the whole core
-        although no kernel may have some part of it. A group with fewer than two products has no
-        core, nor has a group whose core no kernel may have.
+        One kernel may have a whole core although no kernel may have some part of it, or only a
+        slow one, such as one that stores a decoded weight. The core of a group is all of its
+        products, if it has several, the ops between them, and ops that feed these. If no kernel
+        may have that, each product has a core with what decodes its larger operand.
         """
-        products, inside = [op for op in group.ops if op.kind == "contract"], set(group.ops)
-        if len(products) < 2:
-            return []
+        products = [op for op in group.ops if op.kind == "contract"]
+        if len(products) > 1:
+            between = self._between(products, group)
+            for core in (self._with_feeding(between, group, FEEDING), between):
+                if self._is_fast([op for op in group.ops if op in core]):
+                    return [[op for op in group.ops if op in core]]
+        cores = []
+        for product in products:
+            weight = max(product.inputs, key=lambda v: size_hint(v.type.numel))
+            decoded = self._with_feeding({product}, group, DECODING, weight)
+            ops = [op for op in group.ops if op in decoded]
+            if len(ops) > 1 and (self._is_fast(ops) or self._beats_decoding(product, ops)):
+                cores.append(ops)
+        return cores
+
+    def _beats_decoding(self, product: Op, ops: Sequence[Op]) -> bool:
+        """Whether a product with what decodes its operand is no slower than the two in turn."""
+        rejection, together = self._evaluate(ops)
+        if rejection is not None or together is None:
+            return False
+        parts = [op for op in ops if op is not product], [product]
+        decoding, multiplying = (self._evaluate(part).cost for part in parts)
+        costs = self.legality.evaluator.costs_of(product.result.type.device)
+        return merge_too_costly(together, (decoding, multiplying), costs) is None
+
+    def _is_fast(self, ops: Sequence[Op]) -> bool:
+        """Whether ops may be one kernel, and an efficient one."""
+        rejection, cost = self._evaluate(ops)
+        return rejection is None and cost is not None and not is_inefficient(cost)
+
+    def _between(self, products: Sequence[Op], group: Group) -> set[Op]:
+        """Return the products of a group, and the ops from one to another."""
+        inside = set(group.ops)
 
         def readers(op: Op) -> list[Op]:
             return [r for v in op.results for r in self.index.readers[v] if r in inside]
@@ -207,17 +240,23 @@ class Growth:
         def producers(op: Op) -> list[Op]:
             return [p for p in self.index.predecessors[op] if p in inside]
 
-        between = reachable(products, readers).keys() & reachable(products, producers).keys()
-        fed = set(between)
+        return reachable(products, readers).keys() & reachable(products, producers).keys()
+
+    def _with_feeding(
+        self, core: Set[Op], group: Group, patterns: Set[Pattern], only: Value | None = None
+    ) -> set[Op]:
+        """Return the core and the ops of the group that feed it: no other op of it reads them.
+
+        Of the operands of the core, `only` this one may be fed.
+        """
+        fed, inside = set(core), set(group.ops)
         for op in reversed(group.ops):
-            if OPS[op.kind].pattern in FEEDING and readers(op) and fed.issuperset(readers(op)):
+            readers = [r for v in op.results for r in self.index.readers[v] if r in inside]
+            if OPS[op.kind].pattern not in patterns or not readers or not fed.issuperset(readers):
+                continue
+            if only is None or core.isdisjoint(readers) or only in op.results:
                 fed.add(op)
-        for core in (fed, between):
-            ops = [op for op in group.ops if op in core]
-            rejection, cost = self._evaluate(ops)
-            if rejection is None and cost is not None and not is_inefficient(cost):
-                return ops
-        return []
+        return fed
 
     def _rejection(self, producer: Op, consumer: Op) -> Reason | None:
         """Return why the groups of two ops are not merged; None if they are."""

@@ -1,0 +1,1 @@
+"""Language models on a CPU: tokens a second, memory and fine-tuning, against what users take."""

@@ -1,0 +1,131 @@
+"""Weights of GGUF files stay in their codes, and decode to what gguf decodes them to."""
+
+import io
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+import tofuse
+from suites.language_models.gguf_llama import write_llama
+from tofuse.integrations.gguf import load
+from tofuse.integrations.gguf_formats import FORMATS
+from tofuse.integrations.gguf_weight import GgufWeight
+
+CONFIG = LlamaConfig(
+    vocab_size=96,
+    hidden_size=256,
+    intermediate_size=512,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=64,
+    rms_norm_eps=1e-6,
+)
+
+
+def random_weight(kind, *rows, columns=512, dtype=torch.float32):
+    """Return a weight of random codes, and its numbers by the package gguf."""
+    random, form = np.random.default_rng(0), FORMATS[kind]
+    blocks = columns // form.elements
+    data = random.integers(0, 256, (*rows, blocks, form.nbytes), dtype=np.uint8)
+    weight = GgufWeight.from_bytes(torch.from_numpy(data).flatten(-2), kind, dtype)
+    for name in {"d", "m"} & weight.parts.keys():  # no infinite ones
+        weight.parts[name] = torch.rand(weight.parts[name].shape).half() * 0.01
+    return weight
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format_decodes_as_in_gguf(kind):
+    random = np.random.default_rng(0)
+    data = random.integers(0, 256, (7, 3 * FORMATS[kind].nbytes), dtype=np.uint8)
+    with np.errstate(all="ignore"):
+        numbers = gguf.dequantize(data, gguf.GGMLQuantizationType[kind])
+    weight = GgufWeight.from_bytes(torch.from_numpy(data), kind, torch.float32)
+    assert weight.shape == numbers.shape
+    expected = torch.from_numpy(numbers)
+    torch.testing.assert_close(weight.dequantize(), expected, equal_nan=True, rtol=1e-6, atol=0.0)
+    assert weight.stored_bytes <= 1.04 * data.nbytes
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("rows", [1, 5, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_linear_decodes_in_its_kernel(kind, rows, dtype):
+    weight = random_weight(kind, 384, columns=1024, dtype=dtype)
+    x, bias = torch.randn(rows, 1024).to(dtype), torch.randn(384).to(dtype)
+    expected = F.linear(x.double(), weight.decode().double(), bias.double())
+
+    def error(result):
+        return ((result - expected).norm() / expected.norm()).item()
+
+    with torch.no_grad():
+        compiled = tofuse.compile(F.linear, hand_back=False)(x, weight, bias)
+        eager = F.linear(x, weight, bias)
+        report = tofuse.explain(F.linear)(x, weight, bias)
+    bound = 1e-5 if dtype is torch.float32 else 0.01
+    assert error(compiled) < bound and error(eager) < bound
+    if rows == 1 or dtype is torch.bfloat16:
+        assert report.peak_bytes < weight.numel(), report
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q6_K", "Q8_0"])
+def test_rows_and_experts_are_decoded_alone(kind):
+    table, experts = random_weight(kind, 50), random_weight(kind, 6, 32)
+    indices = torch.tensor([[3, 0], [49, 3]])
+
+    def use(table, experts, x):
+        chosen = experts[torch.tensor([4, 1])]
+        return F.embedding(indices, table), F.linear(x, experts[2]), x @ chosen.transpose(1, 2)
+
+    x = torch.randn(3, 512)
+    plain = table.dequantize(), experts.dequantize()
+    expected = use(*plain, x)
+    with torch.no_grad():
+        for run in (use, tofuse.compile(use, hand_back=False)):
+            torch.testing.assert_close(run(table, experts, x), expected, rtol=1e-4, atol=1e-3)
+    assert isinstance(experts[2], GgufWeight)
+
+
+def test_a_weight_is_copied_saved_and_cast():
+    weight = random_weight("Q4_K", 8)
+    file = io.BytesIO()
+    torch.save(weight, file)
+    file.seek(0)
+    for copy in (weight.clone(), weight.detach(), torch.load(file, weights_only=False)):
+        assert isinstance(copy, GgufWeight)
+        assert torch.equal(copy.dequantize(), weight.dequantize())
+    half = weight.to(torch.float16)
+    assert isinstance(half, GgufWeight) and half.dtype is torch.float16
+    assert torch.equal(half.dequantize(), weight.dequantize().half())
+    assert torch.equal(weight + 1, weight.dequantize() + 1)
+    assert "Q4_K" in repr(weight)
+
+
+@pytest.mark.parametrize("kind", ["F32", "BF16", *FORMATS])
+def test_a_loaded_model_is_that_of_transformers(kind, tmp_path):
+    path = tmp_path / "model.gguf"
+    write_llama(path, CONFIG, kind)
+    theirs = LlamaForCausalLM(CONFIG)
+    tensors = load_gguf_checkpoint(path, return_tensors=True, model_to_load=theirs)["tensors"]
+    theirs.load_state_dict(tensors)
+    ours = load(path, dtype=torch.float32)
+    ids = torch.randint(3, 96, (2, 9))
+    with torch.no_grad():
+        expected = theirs.eval()(ids).logits
+        torch.testing.assert_close(ours(ids).logits, expected, rtol=1e-3, atol=1e-4)
+        compiled = tofuse.compile(ours, hand_back=False)
+        torch.testing.assert_close(compiled(ids).logits, expected, rtol=1e-3, atol=1e-4)
+    if kind in FORMATS:
+        matrices = [p for p in ours.parameters() if p.dim() == 2]
+        assert all(isinstance(p, GgufWeight) for p in matrices)
+    assert not any(p.requires_grad or p.is_meta for p in ours.parameters())
+
+
+def test_what_cannot_be_loaded(tmp_path):
+    with pytest.raises(tofuse.InputError, match="no file"):
+        load(tmp_path / "model.gguf")
