@@ -15,6 +15,10 @@ TORCH_STAMP := $(TORCH_VENV)/.stamp
 FRAMEWORKS_SITE := .venv-frameworks
 FRAMEWORKS_STAMP := $(FRAMEWORKS_SITE)/.stamp
 
+# llama.cpp and OpenVINO, for `make language-models`.
+PEERS_SITE := .venv-peers
+PEERS_STAMP := $(PEERS_SITE)/.stamp
+
 # mkdocs, for the site: of `make docs`, and of `make test`, which opens it.
 DOCS_VENV := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.stamp
@@ -23,7 +27,7 @@ DOCS_STAMP := $(DOCS_VENV)/.stamp
 MODELS_SITE := .venv-models
 MODELS_STAMP := $(MODELS_SITE)/.stamp
 
-.PHONY: run test test-torch bench opinfo gpu-check models fuzz distributed start stale never-slower gradients integrations docs clean
+.PHONY: run test test-torch bench opinfo gpu-check models fuzz distributed start stale never-slower gradients integrations language-models docs clean
 
 run: $(STAMP)
 	$(BIN)/python -m benchmarks.run
@@ -96,6 +100,15 @@ $(FRAMEWORKS_STAMP): requirements-frameworks.txt $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(FRAMEWORKS_SITE) --requirement requirements-frameworks.txt
 	@touch $@
 
+# Tokens a second and fine-tuning of a Llama against eager, Inductor, llama.cpp and OpenVINO, into
+# docs/language-models.md: half an hour. Some of it: make language-models ONLY=tokens/int4
+language-models: $(STAMP) $(PEERS_STAMP)
+	PYTHONPATH=$(PEERS_SITE) $(BIN)/python -m suites.language_models --jobs 1 --only "$(ONLY)" $(SUITE)
+
+$(PEERS_STAMP): requirements-language-models.txt $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(PEERS_SITE) --requirement requirements-language-models.txt
+	@touch $@
+
 # The documentation as a site, into build/site.
 docs: $(DOCS_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet
@@ -128,6 +141,6 @@ $(STAMP): requirements.txt pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-torch-* $(MODELS_SITE) $(FRAMEWORKS_SITE) $(DOCS_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch-* $(MODELS_SITE) $(FRAMEWORKS_SITE) $(PEERS_SITE) $(DOCS_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find src -name '*.egg-info' -type d -prune -exec rm -rf {} +

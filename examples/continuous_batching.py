@@ -46,7 +46,7 @@ class Model(nn.Module):
         self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
 
-    def forward(self, tokens: Tensor, at: Tensor, cache: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, at: Tensor, cache: list[tuple[Tensor, Tensor]]) -> Tensor:
         x = self.token(tokens) + self.position(at)
         for layer, (keys, values) in zip(self.layers, cache, strict=True):
             x = layer(x, keys, values, at)
@@ -70,8 +70,9 @@ class Server:
         self.step, self.waiting = step, Queue[Request]()
         self.slots: list[Request | None] = [None] * slots
         self.tokens, self.at = torch.zeros(2, slots, dtype=torch.int64)
-        shape = LAYERS, 2, slots, HEADS, LENGTH, WIDTH // HEADS
-        self.cache, self.steps = torch.zeros(shape), 0
+        shape = slots, HEADS, LENGTH, WIDTH // HEADS
+        self.cache = [(torch.zeros(shape), torch.zeros(shape)) for _ in range(LAYERS)]
+        self.steps = 0
 
     def submit(self, request: Request) -> Request:
         self.waiting.put(request)

@@ -8,7 +8,7 @@ from bitsandbytes.nn import Linear4bit, Params4bit
 from hqq.core.quantize import BaseQuantizeConfig, HQQLinear
 from optimum.quanto import freeze, qint8, quantize
 
-REQUIRES = ("bitsandbytes", "hqq", "optimum.quanto")
+REQUIRES = ("bitsandbytes", "hqq", "optimum")
 
 
 class Int4(torch.nn.Module):

@@ -146,3 +146,44 @@ def test_parts_of_a_result_meet_what_was_multiplied(rows):
     args = torch.randn(rows, 8), torch.randint(-9, 9, (24, 8), dtype=torch.int8), torch.rand(24)
     ours = tofuse.compile(gated, dynamic=False, hand_back=False)(*args)
     torch.testing.assert_close(ours, gated(*args))
+
+
+def by_halves(q, s):
+    return ((torch.cat((q & 15, q >> 4), -1).float() - 8) * s).bfloat16().flatten(1)
+
+
+def by_pairs(q, s):
+    return ((torch.stack((q & 15, q >> 4), -1).flatten(2).bfloat16() - 8) * s).flatten(1)
+
+
+def code_book(q, s):
+    book = torch.linspace(-1, 1, 16)
+    return (book[torch.cat((q & 15, q >> 4), -1).int()] * s).bfloat16().flatten(1)
+
+
+@pytest.mark.parametrize("decode", [by_halves, by_pairs, code_book])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_products_of_one_input_decode_in_their_kernels(decode, dtype):
+    """Also behind a norm, where no kernel has all of them: each has its weight's decoding."""
+    rows, columns = 768, 512
+    g = torch.Generator().manual_seed(0)
+
+    def weight():
+        codes = torch.randint(0, 256, (rows, columns // 32, 16), dtype=torch.uint8, generator=g)
+        return codes, torch.rand(rows, columns // 32, 1, generator=g).to(dtype) / 16
+
+    def gated(x, a, b):
+        h = x.float()
+        h = (h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+        gate, up = (
+            F.linear(h, decode(q, s.float() if decode is by_halves else s)) for q, s in (a, b)
+        )
+        return F.silu(gate) * up
+
+    if decode is by_pairs and dtype is torch.float16:
+        pytest.skip("its arithmetic is in bfloat16")
+    x, a, b = torch.randn(1, columns, generator=g).bfloat16(), weight(), weight()
+    report = tofuse.explain(gated)(x, a, b)
+    assert report.peak_bytes < rows * columns, report
+    actual, expected = tofuse.compile(gated, hand_back=False)(x, a, b), gated(x, a, b)
+    torch.testing.assert_close(actual, expected, rtol=0.05, atol=0.05)
