@@ -96,7 +96,7 @@ def test_a_weight_is_copied_saved_and_cast():
     file = io.BytesIO()
     torch.save(weight, file)
     file.seek(0)
-    for copy in (weight.clone(), weight.detach(), torch.load(file, weights_only=False)):
+    for copy in (weight.clone(), weight.detach(), torch.load(file)):
         assert isinstance(copy, GgufWeight)
         assert torch.equal(copy.dequantize(), weight.dequantize())
     half = weight.to(torch.float16)
@@ -126,6 +126,62 @@ def test_a_loaded_model_is_that_of_transformers(kind, tmp_path):
     assert not any(p.requires_grad or p.is_meta for p in ours.parameters())
 
 
+def test_a_weight_cannot_be_written():
+    """Nothing is lost without a word: not by load_state_dict either."""
+    weight, other = random_weight("Q4_K", 8), torch.ones(8, 512)
+    for write in (
+        lambda: weight.zero_(),
+        lambda: weight.copy_(other),
+        lambda: weight.copy_(random_weight("Q6_K", 8)),
+        lambda: weight.__setitem__(0, 0.0),
+        lambda: torch.add(other, 1, out=weight),
+    ):
+        with pytest.raises(RuntimeError, match="cannot be written"):
+            write()
+    same = random_weight("Q4_K", 8).map_parts(lambda part: part + 1)
+    weight.copy_(same)
+    assert torch.equal(weight.dequantize(), same.dequantize())
+    layer = torch.nn.Linear(512, 8, bias=False)
+    layer.weight = torch.nn.Parameter(weight, requires_grad=False)
+    with pytest.raises(RuntimeError, match="cannot be written"):
+        layer.load_state_dict({"weight": other})
+
+
+@pytest.mark.parametrize("rows", [3, 50])
+def test_linear_is_that_of_a_decoded_weight(rows):
+    """In its dtypes, errors and gradients, whatever the number of rows."""
+    weight = torch.nn.Parameter(random_weight("Q5_1", 40, dtype=torch.bfloat16))
+    x = torch.randn(rows, 512)
+    with pytest.raises(RuntimeError):
+        F.linear(x, weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert F.linear(x, weight).dtype is torch.bfloat16
+    x = x.bfloat16().requires_grad_()
+    F.linear(input=x, weight=weight, bias=None).sum().backward()
+    assert weight.grad is None and x.grad is not None
+    torch.testing.assert_close(x.grad[0], weight.dequantize().sum(0), rtol=0.05, atol=0.05)
+    double = random_weight("Q5_1", 40, dtype=torch.float64)
+    x = torch.randn(rows, 512, dtype=torch.float64)
+    torch.testing.assert_close(F.linear(x, double), F.linear(x, double.dequantize()))
+
+
+def test_an_embedding_has_no_negative_rows():
+    with pytest.raises((IndexError, RuntimeError)):
+        F.embedding(torch.tensor([-1]), random_weight("Q4_0", 5))
+    none = F.embedding(torch.zeros(0, 2, dtype=torch.int64), random_weight("Q4_0", 5))
+    assert none.shape == (0, 2, 512)
+
+
 def test_what_cannot_be_loaded(tmp_path):
+    (tmp_path / "text.gguf").write_text("no model" * 10)
+    with pytest.raises(tofuse.InputError, match=r"text\.gguf"):
+        load(tmp_path / "text.gguf")
+    write_llama(tmp_path / "whole.gguf", CONFIG, "Q8_0")
+    data = (tmp_path / "whole.gguf").read_bytes()
+    (tmp_path / "part.gguf").write_bytes(data[: len(data) // 2])
+    with pytest.raises(tofuse.InputError, match=r"part\.gguf"):
+        load(tmp_path / "part.gguf")
+    with pytest.raises(tofuse.InputError, match="IQ2_XS"):
+        GgufWeight.from_bytes(torch.zeros(2, 74, dtype=torch.uint8), "IQ2_XS", torch.float32)
     with pytest.raises(tofuse.InputError, match="no file"):
         load(tmp_path / "model.gguf")

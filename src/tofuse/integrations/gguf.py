@@ -40,15 +40,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CHUNK_BYTES = 1 << 20  # of a file, read at a time
-PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+PLAIN = frozenset(("F32", "F16", "BF16"))  # formats of one number after the other
 
 
 def load(path: str | os.PathLike[str], dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:
     """Return the language model of a GGUF file, for inference.
 
     Weights in a format of `gguf_formats.FORMATS` are `GgufWeight`s, which stay in their codes.
-    Other weights, and quantized ones that the model stores in another shape (GPT-2's, merged
-    experts), are decoded to `dtype`, with a warning. All numbers are computed in `dtype`.
+    Other weights, and quantized ones that the model stores in another shape (GPT-2's, Bloom's,
+    merged experts), are decoded to `dtype`, with a warning. Activations have this dtype; decoded
+    numbers are computed in float32. A model is saved by `torch.save`, not by `save_pretrained`.
 
     The architectures are those that transformers loads from GGUF files. The tokenizer is loaded by
     `AutoTokenizer.from_pretrained(folder, gguf_file=name)`.
@@ -58,13 +59,15 @@ def load(path: str | os.PathLike[str], dtype: torch.dtype = torch.bfloat16) -> P
     path = Path(path)
     if not path.is_file():
         raise InputError(f"there is no file {path}")
-    parsed = load_gguf_checkpoint(str(path))
+    try:
+        parsed, reader = load_gguf_checkpoint(str(path)), gguf.GGUFReader(str(path))
+    except ValueError as error:
+        raise InputError(f"{path} cannot be read as a GGUF file: {error}") from error
     settings = dict(parsed["config"])
     config = AutoConfig.for_model(settings.pop("model_type"), **settings)
-    with no_init_weights():  # memory that nothing writes takes no place
+    with no_init_weights():  # parameters that nothing writes take no pages of memory
         model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
     _drop_parameters(model)
-    reader = gguf.GGUFReader(str(path))
     architecture = bytes(reader.fields["general.architecture"].parts[-1]).decode()
     processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=parsed["config"])
     names = get_gguf_hf_weights_map(model, processor)
@@ -134,7 +137,8 @@ def _read_parts(
         file.seek(offset)
         for first in range(0, count, step):
             data = torch.empty((min(step, count - first), row_bytes), dtype=torch.uint8)
-            file.readinto(data.numpy().data.cast("B"))
+            if file.readinto(data.numpy().data.cast("B")) < data.numel():
+                raise InputError(f"{path} ends before its last tensor")
             end = first + len(data)
             to = torch.from_numpy(positions[first:end]) if len(rows) == 1 else slice(first, end)
             for name, part in split_rows(data, kind).items():

@@ -1,9 +1,9 @@
 """The quantized formats of GGUF files: where the parts of a block are, and what they decode to.
 
 A row of a weight is stored in blocks. The parts of a block (codes, scales, minima) become tensors
-of their own when a file is read, with the same bytes; only the six-bit scales of the K formats get
-a byte each. The formulas are those of the format's specification,
-https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, and of `gguf.quants`.
+of their own when a file is read. They take the same memory, except that the six-bit scales of the K
+formats get a byte each; codes of four bits are paired anew. The formulas are those of the format's
+specification, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, and of `gguf.quants`.
 """
 
 from __future__ import annotations

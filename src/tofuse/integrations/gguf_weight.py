@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias, TypeGuard
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from tofuse.errors import InputError
 from tofuse.integrations.gguf_formats import FORMATS, split_rows
-from tofuse.torch_internals.dispatch import make_wrapper_subclass
+from tofuse.torch_internals.dispatch import (
+    DisableTorchFunctionSubclass,
+    make_wrapper_subclass,
+)
+from tofuse.torch_internals.operators import OpOverload, schema_of
+from tofuse.torch_internals.trees import tree_map
 
 aten = torch.ops.aten
-MAX_UNROUNDED_ROWS = 32  # up to here, a kernel decodes in registers, and rounding takes a third
+# With more rows, a product packs decoded weights, in their dtype. With fewer, a kernel decodes them
+# in registers, and rounding them would take a third of its time.
+MAX_UNROUNDED_ROWS = 32
 Context: TypeAlias = tuple[str, torch.dtype]
 
 
@@ -22,7 +29,8 @@ class GgufWeight(Tensor):
 
     An operator that reads it gets the decoded numbers. In a compiled program the decoding is part
     of the kernel that reads them, and the decoded weight is nowhere in memory. Rows that an
-    embedding or an index selects are decoded alone. It takes no gradient.
+    embedding or a tensor of indices selects, and experts, are decoded alone. `linear` gives it no
+    gradient. It cannot be written, except by a copy of a weight of the same format.
 
     `parts` are the codes and scales, each of shape [*rows, blocks in a row, ...]; `kind` is the
     name of the format, such as "Q4_0". `dtype` is that of the decoded numbers, which are computed
@@ -47,6 +55,8 @@ class GgufWeight(Tensor):
     @classmethod
     def from_bytes(cls, rows: Tensor, kind: str, dtype: torch.dtype) -> GgufWeight:
         """Return a weight from the bytes of its rows, of dtype uint8: [*rows, bytes of a row]."""
+        if kind not in FORMATS:
+            raise InputError(f"{kind} is none of the formats {', '.join(FORMATS)}")
         return cls(split_rows(rows, kind), kind, dtype)
 
     def decode(self) -> Tensor:
@@ -86,24 +96,28 @@ class GgufWeight(Tensor):
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
+        if func is Tensor.__setitem__ and isinstance(args[0], cls):
+            _write(func, args[0])
         function: Callable[..., object] = _linear if func is torch.nn.functional.linear else func
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             return function(*args, **(kwargs or {}))
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls,
-        func: Callable[..., object],
+        func: OpOverload[..., object],
         types: Iterable[type],
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         kwargs = dict(kwargs or {})
+        if _writes_a_weight(func, args, kwargs):
+            return _write(func, *args[:2])
         rule = RULES.get(func)
         result = rule(*args, **kwargs) if rule is not None else None
         if result is not None:
             return result
-        args, kwargs = pytree.tree_map(_decoded, (args, kwargs))
+        args, kwargs = tree_map(_decoded, (args, kwargs))
         return func(*args, **kwargs)
 
     def map_parts(
@@ -114,12 +128,47 @@ class GgufWeight(Tensor):
         return GgufWeight(parts, self.kind, dtype or self.dtype)
 
 
-def _linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return `linear(x, w, bias)`; with few rows, the numbers are not rounded to their dtype."""
-    if not isinstance(w, GgufWeight) or x.numel() > MAX_UNROUNDED_ROWS * w.shape[-1]:
-        return torch.nn.functional.linear(x, w, bias)
-    result = torch.nn.functional.linear(x.float(), w.decode())
-    return (result if bias is None else result + bias).to(x.dtype)
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return `linear(input, weight, bias)`; with few rows, the numbers are not rounded."""
+    linear = torch.nn.functional.linear
+    if not isinstance(weight, GgufWeight):
+        return linear(input, weight, bias)
+    few = input.numel() <= MAX_UNROUNDED_ROWS * weight.shape[-1]
+    dtypes = {input.dtype, weight.dtype, weight.dtype if bias is None else bias.dtype}
+    narrow = weight.dtype in (torch.float16, torch.bfloat16) and len(dtypes) == 1
+    if not (few and narrow) or torch.is_autocast_enabled(input.device.type):
+        return linear(input, weight.dequantize(), bias)
+    result = linear(input.float(), weight.decode())
+    return (result if bias is None else result + bias).to(input.dtype)
+
+
+def _writes_a_weight(
+    func: OpOverload[..., object], args: Sequence[object], kwargs: Mapping[str, object]
+) -> bool:
+    """Whether an operator writes into a weight, which has no number of its own to write."""
+    schema = schema_of(func)
+    written = {a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write}
+    given = {**dict(zip((a.name for a in schema.arguments), args, strict=False)), **kwargs}
+    return any(isinstance(given.get(name), GgufWeight) for name in written)
+
+
+def _write(func: Callable[..., object], target: object, source: object = None) -> GgufWeight:
+    """Copy the codes of a weight into another of its format; raise an error for other writes."""
+    if func is aten.copy_.default and isinstance(target, GgufWeight) and _is_like(source, target):
+        for name, part in target.parts.items():
+            part.copy_(source.parts[name])
+        return target
+    raise RuntimeError(
+        f"a weight in codes cannot be written by {func}; assign another tensor in its place "
+        "(load_state_dict has assign=True), or copy a weight of the same format"
+    )
+
+
+def _is_like(source: object, target: GgufWeight) -> TypeGuard[GgufWeight]:
+    """Whether an object is a weight of the target's format and shape."""
+    if not isinstance(source, GgufWeight):
+        return False
+    return (source.kind, source.shape) == (target.kind, target.shape)
 
 
 def _decoded(x: object) -> object:
@@ -132,8 +181,13 @@ def _to_copy(
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
     **options: object,
-) -> GgufWeight:
-    """Return the weight on another device, or with another dtype of its decoded numbers."""
+) -> Tensor:
+    """Return the weight on another device, or with another dtype of its decoded numbers.
+
+    Its codes stay. Of a dtype that has no fractions, it is no weight any more.
+    """
+    if dtype is not None and not dtype.is_floating_point:
+        return w.dequantize().to(dtype=dtype, device=device)
     return w.map_parts(lambda part: part.to(device or w.device), dtype)
 
 
@@ -141,7 +195,8 @@ def _embedding(w: Tensor, indices: Tensor, *options: object) -> Tensor | None:
     """Decode the rows that the indices select."""
     if not isinstance(w, GgufWeight) or w.dim() != 2:
         return None
-    return w.map_parts(lambda part: part[indices]).dequantize()
+    rows = w.map_parts(lambda part: part.index_select(0, indices.flatten())).dequantize()
+    return rows.unflatten(0, indices.shape)
 
 
 def _select(w: Tensor, dim: int, index: int) -> Tensor | None:
@@ -170,3 +225,5 @@ RULES: dict[object, Callable[..., Tensor | None]] = {
     aten.select.int: _select,
     aten.index.Tensor: _index,
 }
+
+torch.serialization.add_safe_globals([GgufWeight])

@@ -212,7 +212,7 @@ class StepBuilder:
         arguments = op.arguments.map_operands(tensors.__getitem__)
         picks = op.ints("picks") if any(k == "picks" for k, _ in op.attrs) else ()
         names = tuple(variable(r) for r in op.results)
-        if op.results[0] in self.donations:
+        if op.results and op.results[0] in self.donations:
             self._update_argument(op, target)
             return
         variant = self._usable_out_variant(op, picks) if target == own else None

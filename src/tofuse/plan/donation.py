@@ -35,7 +35,7 @@ def assign_donations(
             read_by_library |= {aliases.owner(v) for v in region.inputs if v is not updated}
     returned = set(map(aliases.owner, results))
     sources = (v for target, v in mutations if v is not target)
-    # the result of a library call may be a view of its operand
+    # the result of a library call may be a view of its operand, unless it updates that
     read_later = returned | read_by_library | set(map(aliases.owner, sources))
     donations: dict[Value, Value] = {}
     for target, new in mutations:

@@ -75,6 +75,9 @@ is_traceable_wrapper_subclass: Callable[[object], bool] = private(
     "PyTorch runs calls with tensor subclasses, with capture='trace'",
     always(False),
 )
+DisableTorchFunctionSubclass: Callable[[], AbstractContextManager[object]] = private(
+    "torch._C", "DisableTorchFunctionSubclass", "weights of GGUF files cannot be used", lacking
+)
 make_wrapper_subclass: Callable[..., torch.Tensor] = private(
     "torch", "Tensor._make_wrapper_subclass", "weights of GGUF files cannot be loaded", lacking
 )

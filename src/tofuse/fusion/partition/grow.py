@@ -29,6 +29,7 @@ from tofuse.ir.region import Side
 from tofuse.ir.rules import Reason, Rule
 from tofuse.ops.table import OPS, Pattern
 
+# What may join the core of a group from outside of it: several products, and one weight's decoding.
 FEEDING = {Pattern.ELEMENTWISE, Pattern.BROADCAST, Pattern.SOURCE, Pattern.RANDOM}
 DECODING = {*FEEDING, Pattern.VIEW, Pattern.CONCAT, Pattern.GATHER} - {Pattern.RANDOM}
 
@@ -198,7 +199,8 @@ class Growth:
         One kernel may have a whole core although no kernel may have some part of it, or only a
         slow one, such as one that stores a decoded weight. The core of a group is all of its
         products, if it has several, the ops between them, and ops that feed these. If no kernel
-        may have that, each product has a core with what decodes its larger operand.
+        may have that, each product has a core with what decodes its larger operand, if
+        that kernel is efficient or faster than decoding first.
         """
         products = [op for op in group.ops if op.kind == "contract"]
         if len(products) > 1:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
+from tofuse.analysis.reachability import reachable
 from tofuse.ir.dims import size_hint
 from tofuse.ir.kernel import (
     Compute,
@@ -19,7 +20,6 @@ from tofuse.ir.kernel import (
     Uniform,
     iteration_axes,
 )
-from tofuse.schedule.backward_slice import backward_slice
 
 Statements: TypeAlias = Sequence[tuple[Stmt, float, float]]
 
@@ -65,11 +65,16 @@ def recomputation_of_sums(kernel: Kernel, statements: Statements) -> Recomputati
     values, domains = iteration_axes(kernel)
     counts = Counter(s for s, _, _ in statements)
     again = [s for s, count in counts.items() if isinstance(s, Reduce) and count > 1]
-    definitions = {s.name: s for s in kernel.body if not isinstance(s, Store)}
+    definitions: dict[str, Stmt] = {s.name: s for s in kernel.body if not isinstance(s, Store)}
     times: dict[Stmt, int] = {}
+
+    def operands(s: Stmt) -> list[Stmt]:
+        return [definitions[name] for name in s.uses]
+
     for r in again:
         nbytes += 2.0 * _points(kernel, values[r.name]) * r.dtype.itemsize
-        for d in backward_slice([r], definitions):
+        roots: list[Stmt] = [r]
+        for d in reachable(roots, operands):
             if domains[d] >= set(r.over):
                 times[d] = max(times.get(d, 1), counts[r])
     for s, _, ns in statements:

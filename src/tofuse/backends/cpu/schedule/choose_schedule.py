@@ -242,7 +242,7 @@ def _vector_tile(
 def _even_tile(extent: int) -> int:
     """Return the elements of a task: an even number of tasks, all of nearly the same length.
 
-    They do not depend on the number of threads, so that sums have the same bits with any number.
+    Their length does not depend on the number of threads, nor do the bits of a sum over a tile.
     """
     tasks = -(-extent // (2 * MAX_TASK_ELEMENTS)) * 2
     return -(-extent // (tasks * WHOLE_LINE_ELEMENTS)) * WHOLE_LINE_ELEMENTS
