@@ -21,7 +21,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -140,6 +140,30 @@ def run_and_write_page(
     print(summarize(results))
     path.write_text(page(results))
     raise SystemExit(any(result.failed for result in results.values()))
+
+
+def run_process(
+    module: str, arguments: Sequence[str], cache: Path, timeout: float | None = None
+) -> str:
+    """Run a module in a process with a folder for its caches; return the last line it prints."""
+    environment = {
+        **os.environ,
+        "TOFUSE_CACHE_DIR": str(cache),
+        "TORCHINDUCTOR_CACHE_DIR": str(cache),
+        "OMP_NUM_THREADS": str(os.cpu_count()),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+    return done.stdout.strip().rpartition("\n")[2]
 
 
 def run_in_workers(

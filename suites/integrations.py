@@ -28,7 +28,7 @@ EXAMPLES = ROOT / "examples"
 TEXT = ROOT / "suites" / "integrations.md"  # above the table
 PAGE = ROOT / "docs" / "integrations.md"
 ROUNDS, SECONDS = 5, 1.0  # steps of each contender: at least so many, and for so long
-DISTRIBUTIONS = {"optimum": "optimum-quanto"}  # of packages with another name
+DISTRIBUTION_OF_PACKAGE = {"optimum": "optimum-quanto"}
 BACKENDS = (None, "tofuse", "inductor")
 
 
@@ -83,7 +83,7 @@ def _seconds(step: Callable[[], object]) -> float:
 def _packages(example: ModuleType) -> list[str]:
     found = []
     for name in example.REQUIRES or ("torch",):
-        name = DISTRIBUTIONS.get(name, name)
+        name = DISTRIBUTION_OF_PACKAGE.get(name, name)
         with contextlib.suppress(PackageNotFoundError):
             found.append(f"{name.replace('_', '-')} {version(name)}")
     return found

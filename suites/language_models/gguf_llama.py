@@ -9,7 +9,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
 from transformers import LlamaConfig
 
-SCALE = 0.02  # standard deviation of the weights
+WEIGHT_DEVIATION = 0.02
 # Formats that `gguf.quants` cannot write: random codes, with scales that give weights of that size.
 RANDOM_CODES = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL")
 
@@ -73,13 +73,13 @@ def _random(
 ) -> np.ndarray:
     """Return the bytes of random rows in a format."""
     if dtype.name not in RANDOM_CODES:
-        numbers = random.standard_normal((rows, columns), dtype=np.float32) * SCALE
+        numbers = random.standard_normal((rows, columns), dtype=np.float32) * WEIGHT_DEVIATION
         return gguf.quants.quantize(numbers, dtype)
     elements, nbytes = gguf.GGML_QUANT_SIZES[dtype]
     blocks = random.integers(0, 256, (rows * columns // elements, nbytes), dtype=np.uint8)
     d, m = {"Q2_K": (-4, -2), "Q3_K": (-2, None), "Q6_K": (-2, None)}.get(dtype.name, (0, 2))
     largest = np.abs(gguf.dequantize(_with_scales(blocks, d, m, 1.0), dtype)).max()
-    return _with_scales(blocks, d, m, 3 * SCALE / largest).reshape(rows, -1)
+    return _with_scales(blocks, d, m, 3 * WEIGHT_DEVIATION / largest).reshape(rows, -1)
 
 
 def _with_scales(blocks: np.ndarray, d: int, m: int | None, scale: float) -> np.ndarray:

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import LlamaConfig, StaticCache
 
 import tofuse
+from benchmarks.bench.memory import peak, reset_peak
 from suites.language_models.models import CONFIG, Adapted, llama, stored_bytes
 
 PROMPT, TOKENS = 512, 32
@@ -65,7 +66,7 @@ def _tokens(kind: str, contender: str, batch: int, folder: Path) -> Numbers:
     forward = _compiled(model.forward, contender)
     prompt = torch.randint(3, CONFIG.vocab_size, (batch, PROMPT))
     numbers: Numbers = {}
-    loaded = _reset_peak()
+    loaded = reset_peak()
     with torch.no_grad():
         for run in ("first", "again"):
             cache = StaticCache(config=model.config, max_cache_len=PROMPT + TOKENS)
@@ -86,7 +87,7 @@ def _tokens(kind: str, contender: str, batch: int, folder: Path) -> Numbers:
                 times.append(time.perf_counter() - begin)
             numbers[f"{run}_token_s"] = times[0]
     numbers["tokens_per_s"] = batch / statistics.median(times)
-    numbers["used_mb"] = _memory_mb("VmHWM") - loaded
+    numbers["used_mb"] = (peak() - loaded) / 1e6
     table = stored_bytes(model.get_input_embeddings().parameters())  # a token reads a row of it
     numbers["weights_mb"] = stored_bytes([*model.parameters(), *model.buffers()]) / 1e6
     numbers["read_mb"] = numbers["weights_mb"] - table / 1e6
@@ -103,20 +104,6 @@ def _machine() -> Numbers:
     return {"read_gb_per_s": data.nbytes / statistics.median(times) / 1e9}
 
 
-def _reset_peak() -> float:
-    """Let the peak of memory begin here; return the memory that is resident."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return _memory_mb()
-
-
-def _memory_mb(field: str = "VmRSS") -> float:
-    """Return the memory of this process that is resident, or its peak: VmHWM."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) / 1e3
-    return 0.0
-
-
 def _tuning(kind: str, contender: str, batch: int) -> Numbers:
     """Time training steps of adapters beside frozen layers, with sequences of 256 tokens."""
     model = llama(kind, _shallow(2))
@@ -131,10 +118,10 @@ def _tuning(kind: str, contender: str, batch: int) -> Numbers:
     optimizer = torch.optim.AdamW(trained, lr=1e-4)
     ids = torch.randint(3, CONFIG.vocab_size, (batch, 256))
     loss_of = _compiled(lambda ids: model(input_ids=ids, labels=ids).loss, contender)
-    times, losses, loaded = [], [], _memory_mb()
+    times, losses, loaded = [], [], reset_peak()
     for n in range(8):
         if n == 2:  # compilation has a peak of its own
-            _reset_peak()
+            reset_peak()
         begin = time.perf_counter()
         loss = loss_of(ids)
         assert isinstance(loss, Tensor)
@@ -146,7 +133,7 @@ def _tuning(kind: str, contender: str, batch: int) -> Numbers:
     return {
         "first_s": times[0],
         "step_s": statistics.median(times[2:]),
-        "step_mb": _memory_mb("VmHWM") - loaded,
+        "step_mb": (peak() - loaded) / 1e6,
         "loss": losses[-1],
     }
 
@@ -183,7 +170,7 @@ def _llama_cpp(path: Path) -> Numbers:
     return {
         "again_prompt_s": timings["prompt_ms"] / 1e3,
         "tokens_per_s": timings["predicted_per_second"],
-        "peak_mb": _memory_mb("VmHWM"),
+        "peak_mb": peak() / 1e6,
     }
 
 
@@ -211,7 +198,7 @@ def _openvino(path: Path) -> Numbers:
         "first_prompt_s": first,
         "again_prompt_s": metrics.get_ttft().mean / 1e3,
         "tokens_per_s": 1e3 / metrics.get_tpot().mean,
-        "peak_mb": _memory_mb("VmHWM"),
+        "peak_mb": peak() / 1e6,
     }
 
 

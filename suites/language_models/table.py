@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
+from pathlib import Path
 
-from suites.harness import RESULTS, ROOT, Result
+from suites.harness import RESULTS, ROOT, Result, run_process
 from suites.language_models.gguf_llama import write_llama
 from suites.language_models.models import CONFIG
 from suites.language_models.process import GGUF_KINDS, PROMPT, TOKENS
 
 SUITE = "language_models"
 PAGE = ROOT / "docs" / "language-models.md"
-TEXT = ROOT / "suites" / "language_models" / "text.md"  # above the tables
+TEXT_ABOVE_TABLES = ROOT / "suites" / "language_models" / "text.md"
 FILES = RESULTS / "gguf"
 PLAIN_KINDS = ("bf16", "int8", "int4")
-TIMEOUT = 540.0  # seconds of a process
+PROCESS_TIMEOUT_S = 540.0
 
 
 def list_cases() -> list[str]:
@@ -43,31 +42,18 @@ def run_case(case: str) -> Result:
     if kind in GGUF_KINDS and not path.exists():
         write_llama(path, CONFIG, kind)
     with tempfile.TemporaryDirectory() as cache:
-        environment = os.environ | {
-            "TOFUSE_CACHE_DIR": cache,
-            "TORCHINDUCTOR_CACHE_DIR": cache,
-            "OMP_NUM_THREADS": str(os.cpu_count()),
-        }
-        command = [sys.executable, "-m", "suites.language_models.process", case, str(FILES)]
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=TIMEOUT,
+        arguments = case, str(FILES)
+        numbers = run_process(
+            "suites.language_models.process", arguments, Path(cache), PROCESS_TIMEOUT_S
         )
-    if done.returncode:
-        return Result(case, "failed", done.stderr.strip().splitlines()[-1][:200])
-    return Result(case, "ok", "", json.loads(done.stdout.splitlines()[-1]))
+    return Result(case, "ok", "", json.loads(numbers))
 
 
 def page(results: dict[str, Result]) -> str:
     """Return docs/language-models.md."""
     rate = _number(results, "machine/-/-/1", "read_gb_per_s")
     lines = [
-        TEXT.read_text(),
+        TEXT_ABOVE_TABLES.read_text(),
         f"The machine reads {rate:.0f} GB a second with {os.cpu_count()} threads.",
         "",
         f"## A prompt of {PROMPT} tokens, and {TOKENS} more",

@@ -1,13 +1,10 @@
 """The cases: a model each, all contenders in new processes; and docs/start.md."""
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from suites.harness import ROOT, Result
+from suites.harness import ROOT, Result, run_process
 from suites.start.models import MODELS
 from suites.start.process import BACKGROUND, EXPORT, STEPS
 
@@ -47,20 +44,7 @@ def run_case(case: str) -> Result:
 
 
 def _run(case: str, contender: str, path: str, cache: Path) -> str:
-    """Run a process with its own caches; return the last line that it prints."""
-    environment = {
-        **os.environ,
-        "TOFUSE_CACHE_DIR": str(cache),
-        "TORCHINDUCTOR_CACHE_DIR": str(cache),
-        "OMP_NUM_THREADS": str(os.cpu_count()),
-    }
-    command = [sys.executable, "-m", "suites.start.process", case, contender, path]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1])
-    return done.stdout.strip().rpartition("\n")[2]
+    return run_process("suites.start.process", (case, contender, path), cache)
 
 
 def page(results: dict[str, Result]) -> str:

@@ -34,9 +34,8 @@ def random_weight(kind, *rows, columns=512, dtype=torch.float32):
     blocks = columns // form.elements
     data = random.integers(0, 256, (*rows, blocks, form.nbytes), dtype=np.uint8)
     weight = GgufWeight.from_bytes(torch.from_numpy(data).flatten(-2), kind, dtype)
-    for name in {"d", "m"} & weight.parts.keys():  # no infinite ones
-        weight.parts[name] = torch.rand(weight.parts[name].shape).half() * 0.01
-    return weight
+    finite = {n: torch.rand(p.shape).half() * 0.01 for n, p in weight.parts.items() if n in "dm"}
+    return GgufWeight(weight.parts | finite, kind, dtype)
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -39,8 +39,8 @@ except ImportError as error:
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-CHUNK_BYTES = 1 << 20  # of a file, read at a time
-PLAIN = frozenset(("F32", "F16", "BF16"))  # formats of one number after the other
+BYTES_READ_AT_ONCE = 1 << 20
+UNQUANTIZED_FORMATS = frozenset(("F32", "F16", "BF16"))
 
 
 def load(path: str | os.PathLike[str], dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:
@@ -51,10 +51,11 @@ def load(path: str | os.PathLike[str], dtype: torch.dtype = torch.bfloat16) -> P
     merged experts), are decoded to `dtype`, with a warning. Activations have this dtype; decoded
     numbers are computed in float32. A model is saved by `torch.save`, not by `save_pretrained`.
 
-    The architectures are those that transformers loads from GGUF files. The tokenizer is loaded by
-    `AutoTokenizer.from_pretrained(folder, gguf_file=name)`.
+    `load` takes every architecture that transformers loads from a GGUF file. It does not load the
+    tokenizer: `AutoTokenizer.from_pretrained(folder, gguf_file=name)` does.
 
-    Raises InputError if there is no such file, or if it has no tensor for a weight of the model.
+    Raises InputError if there is no such file, if it is no GGUF file or ends too early, or if it
+    has no tensor for a weight of the model.
     """
     path = Path(path)
     if not path.is_file():
@@ -80,7 +81,7 @@ def load(path: str | os.PathLike[str], dtype: torch.dtype = torch.bfloat16) -> P
         if weight is not None and entry.name in names:
             weights[names[entry.name]] = weight
             continue
-        if kind not in PLAIN:
+        if kind not in UNQUANTIZED_FORMATS:
             decoded.add(kind)
         numbers = gguf.dequantize(entry.data, entry.tensor_type)
         result = processor.process(
@@ -131,7 +132,7 @@ def _read_parts(
     So the memory that is in use at one time is that of the parts and of a few rows.
     """
     row_bytes = columns // FORMATS[kind].elements * FORMATS[kind].nbytes
-    count, step = math.prod(rows), max(1, CHUNK_BYTES // row_bytes)
+    count, step = math.prod(rows), max(1, BYTES_READ_AT_ONCE // row_bytes)
     parts: dict[str, Tensor] = {}
     with path.open("rb") as file:
         file.seek(offset)

@@ -37,8 +37,8 @@ class GgufWeight(Tensor):
     in float32. `linear` with up to 32 rows does not round them.
     """
 
-    parts: dict[str, Tensor]
     kind: str
+    part_names: list[str]  # of attributes, which PyTorch reads
 
     @staticmethod
     def __new__(
@@ -49,7 +49,9 @@ class GgufWeight(Tensor):
         device = next(iter(parts.values())).device
         self = make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
         assert isinstance(self, GgufWeight)
-        self.parts, self.kind = dict(parts), kind
+        self.kind, self.part_names = kind, [f"part_{name}" for name in parts]
+        for name, part in zip(self.part_names, parts.values(), strict=True):
+            setattr(self, name, part)
         return self
 
     @classmethod
@@ -58,6 +60,11 @@ class GgufWeight(Tensor):
         if kind not in FORMATS:
             raise InputError(f"{kind} is none of the formats {', '.join(FORMATS)}")
         return cls(split_rows(rows, kind), kind, dtype)
+
+    @property
+    def parts(self) -> dict[str, Tensor]:
+        """The codes and scales, by their names in the format."""
+        return {name.removeprefix("part_"): getattr(self, name) for name in self.part_names}
 
     def decode(self) -> Tensor:
         """Return the decoded numbers in float32."""
@@ -76,9 +83,7 @@ class GgufWeight(Tensor):
         return f"GgufWeight({self.kind}, shape={tuple(self.shape)}, dtype={self.dtype})"
 
     def __tensor_flatten__(self) -> tuple[list[str], Context]:
-        for name, part in self.parts.items():
-            setattr(self, f"part_{name}", part)
-        return [f"part_{name}" for name in self.parts], (self.kind, self.dtype)
+        return self.part_names, (self.kind, self.dtype)
 
     @staticmethod
     def __tensor_unflatten__(

@@ -213,7 +213,7 @@ class StepBuilder:
         picks = op.ints("picks") if any(k == "picks" for k, _ in op.attrs) else ()
         names = tuple(variable(r) for r in op.results)
         if op.results and op.results[0] in self.donations:
-            self._update_argument(op, target)
+            self._update_argument(op, target, arguments)
             return
         variant = self._usable_out_variant(op, picks) if target == own else None
         if variant is not None and all(
@@ -241,12 +241,9 @@ class StepBuilder:
         dtypes = tuple(r.dtype for r in op.results)
         self.steps.append(Call(target, arguments, names, picks, strides, shapes, dtypes))
 
-    def _update_argument(self, op: Op, target: str) -> None:
+    def _update_argument(self, op: Op, target: str, arguments: CallArguments) -> None:
         """Call an operator whose result is the new value of an argument, its first operand."""
         argument, own = variable(op.inputs[0]), str(op.attr("target"))
-        arguments = op.arguments.map_operands(
-            [TensorRef(self._tensor(v)) for v in op.inputs].__getitem__
-        )
         variant = self.out_variant(own) if target == own else None
         if variant is None:
             result = f"{argument}_new"

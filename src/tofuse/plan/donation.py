@@ -25,14 +25,15 @@ def assign_donations(
     """
     aliases, producers = partition.aliases, dict[Value, int]()
     last_read: dict[Value, int] = {}
+    updated: dict[Region, Value | None] = {r: _updated_operand(r) for r in partition.regions}
     read_by_library: set[Value] = set()
     for k, region in enumerate(partition.regions):
         last_read |= dict.fromkeys(map(aliases.owner, region.inputs), k)
-        updated = _updated_operand(region)
-        if region in bindings or updated is not None:
+        if region in bindings or updated[region] is not None:
             producers |= dict.fromkeys(region.outputs, k)
         if region.library:
-            read_by_library |= {aliases.owner(v) for v in region.inputs if v is not updated}
+            others = (v for v in region.inputs if v is not updated[region])
+            read_by_library.update(map(aliases.owner, others))
     returned = set(map(aliases.owner, results))
     sources = (v for target, v in mutations if v is not target)
     # the result of a library call may be a view of its operand, unless it updates that
@@ -50,7 +51,7 @@ def assign_donations(
         if region in bindings:
             may_alias = bindings[region].may_alias(target, new)
         else:
-            may_alias = _updated_operand(region) is target
+            may_alias = updated[region] is target
         if (read < producer and region in bindings) or (read == producer and may_alias):
             donations[new] = target
     return donations

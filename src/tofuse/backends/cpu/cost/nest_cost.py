@@ -122,11 +122,12 @@ class _Estimate:
             + r.nbytes / bandwidth(machine, r.nbytes, widest)
             for r in (by_loops, of_sums)
         )
+        least = vectorized
         if of_sums.repeated_ns:
-            separate, vectorized = min(separate, separate_sums), min(vectorized, separate_sums)
+            separate, least = min(separate, separate_sums), min(vectorized, separate_sums)
         adds = (by_loops.repeated_ns + of_sums.repeated_ns) / machine.ns["cheap"]
         us, work, traffic, separate, least = (
-            ns / 1e3 for ns in (total, work, traffic, separate, vectorized)
+            ns / 1e3 for ns in (total, work, traffic, separate, least)
         )
         return Cost(us, work, traffic, int(footprint), widest, adds, separate, least)
 
