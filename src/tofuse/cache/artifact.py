@@ -29,7 +29,7 @@ class Artifact:
 
     For a backward, `tangent_strides` are the assumed strides of its tangents, by argument
     position. For other strides it is recompiled from the pickled `tangent_layouts`. `prediction`:
-    whether it is faster than eager.
+    whether it is faster than eager. `has_fixed_bits`: no schedule changes the bits of a result.
     """
 
     plan: Plan
@@ -39,6 +39,7 @@ class Artifact:
     tangent_strides: Mapping[int, tuple[int, ...]] | None = None
     tangent_layouts: bytes = b""
     prediction: Prediction = COMPILED_IS_FASTER
+    has_fixed_bits: bool = True
 
     def load(self, config: Config) -> CompiledPlan:
         """Return the program. Raises CompileError if the machine code of a kernel is missing."""

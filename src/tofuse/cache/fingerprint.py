@@ -33,6 +33,7 @@ from tofuse.torch_internals.dispatch import LIBRARY_SWITCHES, autocast_on, dispa
 from tofuse.torch_internals.fake_tensors import FakeTensor
 from tofuse.torch_internals.memory import storage_key
 from tofuse.torch_internals.operators import BUILTIN_MODULES, OpOverload, replaced_kernels
+from tofuse.torch_internals.size_guards import SizeGuards
 from tofuse.torch_internals.transforms import vmap_functions
 
 
@@ -40,19 +41,24 @@ class _NotIdentifiable(Exception):
     """Raised for a part of a program that its text does not identify."""
 
 
-def fingerprint(gm: GraphModule, inputs: Sequence[object]) -> tuple[str, ...] | None:
+def fingerprint(
+    gm: GraphModule, inputs: Sequence[object], sizes: SizeGuards
+) -> tuple[str, ...] | None:
     """Return the text of a program, its argument types and the relevant state of PyTorch.
 
-    None if a part is not identified by its text: user functions, nested programs, symbolic sizes,
-    fusion hints, dispatch modes.
+    `sizes` are the symbolic ones. None if a part is not identified by its text: user functions,
+    nested programs, sizes that depend on data, fusion hints, dispatch modes.
     """
     held = module_tensors(gm)
     try:
         tensors = [*held.values(), *inputs]
-        held_texts = (_tensor_text(t) for t in held.values())
-        lines = _node_lines(gm, list(held))
+        held_texts = (_tensor_text(t, sizes) for t in held.values())
+        lines = _node_lines(gm, list(held), sizes)
         called = _called_code(trusted_calls(gm) or (), gm)
-        return (torch_state(), called, *_argument_aliases(tensors), *held_texts, *lines)
+        facts = sizes.facts
+        if facts is None:
+            return None
+        return (torch_state(), called, *facts, *_argument_aliases(tensors), *held_texts, *lines)
     except (_NotIdentifiable, UnsupportedError):
         return None
 
@@ -109,20 +115,19 @@ def _is_trusted_call(call: str) -> bool:
     return _function_name(getattr(sys.modules[module], attribute)) == name
 
 
-def _node_lines(gm: GraphModule, held: Sequence[str]) -> list[str]:
+def _node_lines(gm: GraphModule, held: Sequence[str], sizes: SizeGuards) -> list[str]:
     """Return a line for each node. Nodes are numbered, because their names are arbitrary."""
     labels: dict[Node, str] = {}
     lines: list[str] = []
     for k, node in enumerate(gm.graph.nodes):
         custom = node.meta.get("custom")
-        if isinstance(custom, dict) and HINT_KEY in custom:
+        if (isinstance(custom, dict) and HINT_KEY in custom) or node.meta.get("unbacked_bindings"):
             raise _NotIdentifiable
         if node.op == "placeholder":
             labels[node] = f"%{k}"
             value = node.meta.get("example_value")
-            if type(value) not in (FakeTensor, torch.nn.Parameter):
-                raise _NotIdentifiable
-            lines.append(_tensor_text(value))
+            is_size = isinstance(value, torch.SymInt)
+            lines.append(_size_text(value, sizes) if is_size else _tensor_text(value, sizes))
             continue
         if node.op == "get_attr" and node.target in held:
             labels[node] = f"held {held.index(str(node.target))}"
@@ -233,12 +238,14 @@ MODULES: tuple[ModuleType, ...] = (
 def _argument_aliases(tensors: Sequence[object]) -> list[str]:
     """Return a line per tensor: the first tensor with the same storage, its offset, is_leaf.
 
-    Dynamo's guards ensure the same for later calls.
+    Dynamo's guards ensure the same for later calls. Symbolic sizes among the arguments have none.
     """
     first_by_storage: dict[int, int] = {}
     lines: list[str] = []
     for k, value in enumerate(tensors):
-        if type(value) not in (torch.Tensor, torch.nn.Parameter, FakeTensor):
+        if isinstance(value, torch.SymInt):
+            continue
+        if type(value) not in PLAIN_TENSORS:
             raise _NotIdentifiable
         assert isinstance(value, torch.Tensor)
         first = first_by_storage.setdefault(storage_key(value.untyped_storage()), k)
@@ -246,15 +253,27 @@ def _argument_aliases(tensors: Sequence[object]) -> list[str]:
     return lines
 
 
-def _tensor_text(value: torch.Tensor) -> str:
-    """Return the dtype, sizes, strides and requires_grad of a plain tensor of static sizes."""
+PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, FakeTensor)
+
+
+def _tensor_text(value: object, sizes: SizeGuards) -> str:
+    """Return the dtype, sizes, strides and requires_grad of a plain tensor."""
+    if type(value) not in PLAIN_TENSORS:
+        raise _NotIdentifiable
+    assert isinstance(value, torch.Tensor)
     special = value.is_conj() or value.is_neg() or value.is_inference()
     if value.layout is not torch.strided or value.device.type != "cpu" or special:
         raise _NotIdentifiable
-    sizes = (*value.shape, *value.stride())
-    if not all(type(n) is int for n in sizes):
+    numbers = (*value.shape, *value.stride(), value.storage_offset())
+    layout = " ".join(_size_text(n, sizes) for n in numbers)
+    return f"{value.dtype} {value.ndim} {layout} {value.requires_grad}"
+
+
+def _size_text(size: object, sizes: SizeGuards) -> str:
+    """Return a size, which may be symbolic, as text."""
+    if not sizes.covers(size):
         raise _NotIdentifiable
-    return f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.requires_grad}"
+    return f"{size}"
 
 
 def torch_state() -> str:

@@ -21,6 +21,7 @@ from tofuse.cost.machine_source import assumed_machine
 from tofuse.disk_store import store_of
 from tofuse.ir.runtime_kind import InferenceRuntime, RuntimeKind, TrainingRuntime
 from tofuse.runtime.execute import CompiledPlan
+from tofuse.torch_internals.size_guards import Guards
 
 KIND = "program"
 DECISION = "decision"
@@ -46,13 +47,28 @@ class Decision:
         return f"{who} calls of this kind: {self.why}"
 
 
+@dataclass(frozen=True, eq=False)
+class LoadedProgram:
+    """A program from disk: its forward, and its backward if it has one.
+
+    It is right where `guards` hold on the symbolic sizes.
+    """
+
+    kind: RuntimeKind
+    guards: Guards
+    graphs: Sequence[tuple[CompiledPlan, Artifact]]
+
+
 def store_program(
     identity: Sequence[str],
     kind: RuntimeKind,
+    guards: Guards,
     graphs: Sequence[tuple[Artifact | None, TangentLayouts | None]],
     config: Config,
 ) -> None:
     """Store a program: its forward, and its backward if it has one, with its tangents.
+
+    `guards` are those on symbolic sizes after tracing.
 
     Only programs that consist of data are stored: CPU kernels and calls of PyTorch's operators.
     """
@@ -65,16 +81,14 @@ def store_program(
             artifact = replace(artifact, tangent_strides=strides, tangent_layouts=layouts)
         artifacts.append(artifact)
     try:
-        content = pickle.dumps((kind, artifacts))
+        content = pickle.dumps((kind, guards, artifacts))
     except Exception:
         return  # it holds objects that cannot be pickled
     text = base64.b64encode(content).decode("ascii")
     store_of(config).put(KIND, _key(identity, config), text)
 
 
-def load_program(
-    identity: Sequence[str], config: Config
-) -> tuple[RuntimeKind, list[tuple[CompiledPlan, Artifact]]] | None:
+def load_program(identity: Sequence[str], config: Config) -> LoadedProgram | None:
     """Return a stored program; None if there is none, or if it cannot be loaded."""
     store, key = store_of(config), _key(identity, config)
     text = store.get(KIND, key)
@@ -83,10 +97,11 @@ def load_program(
         return None
     log.debug("loaded from disk: %s", store.path(KIND, key))
     try:
-        kind, artifacts = pickle.loads(base64.b64decode(text))
+        kind, guards, artifacts = pickle.loads(base64.b64decode(text))
         assert isinstance(kind, (InferenceRuntime, TrainingRuntime))
         assert all(isinstance(artifact, Artifact) for artifact in artifacts)
-        return kind, [(artifact.load(config), artifact) for artifact in artifacts]
+        graphs = [(artifact.load(config), artifact) for artifact in artifacts]
+        return LoadedProgram(kind, guards, graphs)
     except Exception:  # a damaged or incompatible entry
         store.drop(KIND, key)
         return None

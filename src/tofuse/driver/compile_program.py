@@ -50,7 +50,7 @@ from tofuse.capture.dynamo.overlap_guard import overlap_guard
 from tofuse.capture.dynamo.returned_views import returns_symbolic_views, split_returned_views
 from tofuse.capture.dynamo.scalar_inputs import add_scalar_inputs, read_scalars
 from tofuse.capture.dynamo.specialize_sizes import SymbolicProgram, symbolic_program
-from tofuse.capture.fx.node_tensors import float_guard_counter, module_tensors, symbolic_floats
+from tofuse.capture.fx.node_tensors import module_tensors, symbolic_floats
 from tofuse.capture.pre_autograd.channels_last import channels_last
 from tofuse.dispatch.dispatcher import NEW_KEY, Dispatcher
 from tofuse.driver.autotune_program import fastest_program
@@ -75,6 +75,7 @@ from tofuse.torch_internals.dynamo import (
     innermost_fn,
 )
 from tofuse.torch_internals.private_names import unsupported_capture
+from tofuse.torch_internals.size_guards import SizeGuards
 from tofuse.torch_internals.symbolic_shapes import DATA_DEPENDENCE_ERRORS
 
 
@@ -224,6 +225,7 @@ class _Program:
     gm: GraphModule
     notes: tuple[str, ...]
     key: tuple[str, ...] | None
+    sizes: SizeGuards
     eager: EagerProgram
     images_converted: bool  # by the pass `channels_last`
 
@@ -243,7 +245,8 @@ class _Program:
 
     def stored(self, key: tuple[str, ...]) -> StoredProgram | None:
         """Return how a later process finds the program on disk; None if it cannot."""
-        return None if self.tensors else stored_program(self.gm, self.eager, key)
+        is_static = not self.tensors and not self.sizes.symbols
+        return stored_program(self.gm, self.eager, key) if is_static else None
 
     def run_eager(self, arguments: Sequence[object], aliases: Sequence[object]) -> Sequence[object]:
         """Run the program in eager, for a second derivative."""
@@ -284,8 +287,9 @@ def _compile_variant(
             images_converted |= pre_autograd_pass is channels_last and gm is not before
         keep, views = not _requires_grad(gm), split_returned_views(gm)
         gm = gm if views is None else views.program
-        key = fingerprint(gm, inputs) if is_cacheable(function.context.config) else None
-        program = _Program(gm, notes, key, eager, images_converted)
+        sizes = SizeGuards([*inputs, *symbolic_floats(gm)])
+        key = fingerprint(gm, inputs, sizes) if is_cacheable(function.context.config) else None
+        program = _Program(gm, notes, key, sizes, eager, images_converted)
         compiled: CompiledProgram | None = None
         with suppress(NeedsAutograd, NeedsInference):
             compiled = _load_or_compile(program, inputs, function, keep_mutations=keep)
@@ -307,19 +311,17 @@ def _load_or_compile(
     gm, context, config = program.gm, function.context, function.context.config
     key = None if program.key is None else (f"writes {keep_mutations}", *program.key)
     stored = None if key is None or context.explains else load_program(key, config)
-    if stored is not None and key is not None:
-        loaded = [function.load_graph(run, artifact) for run, artifact in stored[1]]
-        findings = sum((g.findings for g in loaded), Findings(pure=not stored[0].mutated))
-        run = program.bind(stored[0], loaded[0].run, loaded[-1].run)
+    if stored is not None and key is not None and program.sizes.accept(stored.guards):
+        loaded = [function.load_graph(run, artifact) for run, artifact in stored.graphs]
+        findings = sum((g.findings for g in loaded), Findings(pure=not stored.kind.mutated))
+        run = program.bind(stored.kind, loaded[0].run, loaded[-1].run)
         return CompiledProgram(run, findings, program.stored(key))
-    count_float_guards = float_guard_counter(gm)
-    float_guards = count_float_guards()
 
     def keep(compiled: Sequence[CompiledGraph]) -> None:
-        if key is None or kind is None or context.explains:
-            return
-        if count_float_guards() == float_guards:
-            store_program(key, kind, [(c.artifact, c.tangents) for c in compiled], config)
+        guards = program.sizes.guards()
+        if key is not None and kind is not None and guards is not None and not context.explains:
+            graphs = [(c.artifact, c.tangents) for c in compiled]
+            store_program(key, kind, guards, graphs, config)
 
     compiled_at_once: list[CompiledGraph] = []
 
@@ -348,7 +350,7 @@ def _load_or_compile(
     findings = sum((g.findings for g in (forward, *compiled_at_once)), Findings(pure=pure))
     if kind is None:
         return CompiledProgram(_with_wrappers(gm, wrapped), findings)
-    is_kept = count_float_guards() == float_guards
+    is_kept = key is not None and program.sizes.guards() is not None
     on_disk = program.stored(key) if key is not None and is_kept else None
     if isinstance(kind, InferenceRuntime):
         keep([forward])

@@ -70,7 +70,8 @@ class FunctionRecord:
     def load_graph(self, run: CompiledPlan, artifact: Artifact) -> CompiledGraph:
         """Return a graph that was kept on disk, with variants if it is a backward."""
         is_backward = artifact.plan.name == "backward"
-        findings = Findings(predictions=() if is_backward else (artifact.prediction,))
+        predictions = () if is_backward else (artifact.prediction,)
+        findings = Findings(predictions=predictions, has_fixed_bits=artifact.has_fixed_bits)
         loaded = CompiledGraph(run, findings, artifact)
         if artifact.tangent_strides is None:
             return loaded

@@ -263,7 +263,8 @@ def compile_captured(
     report = add_memory(report, memory, limit)
     found = graph_findings(report, program.prediction, captured.graph)
     run = program.load(found.clocks[0] if compile_context.timed else None)
-    return CompiledGraph(run, found, program.artifact)
+    artifact = program.artifact and replace(program.artifact, has_fixed_bits=found.has_fixed_bits)
+    return CompiledGraph(run, found, artifact)
 
 
 def optimized_graph(captured: CapturedGraph, phase: str) -> Graph:

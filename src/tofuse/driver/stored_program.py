@@ -43,9 +43,9 @@ def restore_program(stored: StoredProgram, function: FunctionRecord) -> Dispatch
     found = load_program(stored.identity, context.config)
     if found is None:
         return None
-    kind, graphs = found
+    kind = found.kind
     function.hand_back.programs += 1
-    loaded = [function.load_graph(run, artifact) for run, artifact in graphs]
+    loaded = [function.load_graph(run, artifact) for run, artifact in found.graphs]
     findings = sum((g.findings for g in loaded), Findings(pure=not kind.mutated))
     run_eager = lambda arguments, aliases: eager(*aliases)  # noqa: E731
     dispatcher.general = make_program(kind, loaded[0].run, loaded[-1].run, run_eager)

@@ -4,6 +4,7 @@ import abc
 import functools
 import math
 import os
+import pickle
 
 import pytest
 import torch
@@ -61,6 +62,13 @@ def traced():
 
 def test_a_survey_repeats(traced):
     assert digests(*traced) == digests(*traced)
+
+
+def test_pickling_an_instance_changes_no_digest(traced):
+    before = digests(*traced)
+    pickle.dumps(ROPE)
+    assert "__slotnames__" in vars(Rope)  # Python keeps it in the class
+    assert digests(*traced) == before
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ UNREAD = frozenset(
         *("__orig_bases__", "__parameters__", "__abstractmethods__", "__firstlineno__"),
         *("__static_attributes__", "__type_params__", "__annotate__"),
         *("__annotate_func__", "__annotations_cache__", "__classdictcell__"),
+        "__slotnames__",  # which `copyreg` adds when an instance is pickled
     )
 )
 # Special methods whose exceptions Python catches, as `hasattr` and `for` do.

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.node import Target
 
 from tofuse.capture.fx.sizes import size_hint
@@ -45,17 +43,6 @@ def symbolic_floats(gm: GraphModule) -> list[torch.SymFloat]:
     """Return the symbolic floats of a graph's arguments."""
     items = map(symbolic_item, gm.graph.find_nodes(op="placeholder"))
     return [x for x in items if isinstance(x, torch.SymFloat)]
-
-
-def float_guard_counter(gm: GraphModule) -> Callable[[], int]:
-    """Return a function that counts the guards on floats that are symbolic now.
-
-    A new guard means that something was specialized to a float's value.
-    """
-    floats = symbolic_floats(gm)
-    symbols = {s for m in floats for s in free_symbols(m)}
-    guards = floats[0].node.shape_env.guards if floats else ()
-    return lambda: sum(not symbols.isdisjoint(g.expr.free_symbols) for g in guards)
 
 
 def value_tensors(node: Node) -> list[torch.Tensor]:
