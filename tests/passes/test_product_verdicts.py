@@ -28,7 +28,7 @@ def test_verdicts_say_why_a_product_stays_in_the_library():
         weight = w.float() * s
         return F.linear(x, weight), weight
 
-    x, codes = torch.randn(2, 64), FORMATS["int8"].make(32, 64)
+    x, codes = torch.randn(24, 64), FORMATS["int8"].make(32, 64)
     assert verdicts(shared, x, *codes) == {str(Rule.SHARED_WEIGHT())}
     assert verdicts(layer, x, *codes, precision="eager") == {str(Rule.ORDER_OF_SUMS())}
     assert not verdicts(layer, x, *codes)

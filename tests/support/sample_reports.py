@@ -17,7 +17,7 @@ def block(x, w, b, g):
 
 
 def block_arguments() -> tuple[torch.Tensor, ...]:
-    x, w = torch.randn(16, 24, requires_grad=True), torch.randn(24, 24, requires_grad=True)
+    x, w = torch.randn(20, 24, requires_grad=True), torch.randn(24, 24, requires_grad=True)
     return x, w, torch.randn(24), torch.randn(24)
 
 

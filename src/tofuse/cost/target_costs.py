@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tofuse.cost.machine import Machine
 from tofuse.ir.rules import Rule
 from tofuse.ir.types import DType
+
+RowLimits: TypeAlias = Sequence[tuple[int, int]]  # at most so many elements, and so many rows
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,8 @@ class TargetCosts:
     - `blocked_dtypes`: a kernel computes products of these dtypes by blocks as fast as the library.
     - `blocked_rows`: by the dtype of a weight in memory, the number of rows from which products by
       blocks are faster than the library.
-    - `streamed_rows`: by the dtype of a weight in memory, the rows of a product for which a kernel
-      reads the weight faster than the library does.
+    - `streamed_rows`: by the dtype of a weight in memory, the rows up to which a kernel multiplies
+      it faster than the library does, by the elements of the weight.
     - `max_chained_bytes`: of a factor of a product in one kernel with what reads its result.
     - `split_threshold`: two kernels stay separate if they take less than this part of the time of
       one, for the reason `separate_rule`.
@@ -41,7 +44,7 @@ class TargetCosts:
     max_contracted_rows_by_columns: int
     blocked_dtypes: frozenset[DType]
     blocked_rows: Mapping[DType, int]
-    streamed_rows: Mapping[DType, range]
+    streamed_rows: Mapping[DType, RowLimits]
     max_chained_bytes: int
     split_threshold: float
     separate_rule: Rule

@@ -159,6 +159,7 @@ TRAINING_CALL_US = 70.0  # of forward and backward, with autograd's functions: "
 DECISION_TIMING_S = 0.02  # for both ways, at a program's first call: not measured
 MAX_TIMED_CALL_S = 0.2  # a program whose call takes longer is not timed: not measured
 MIN_DECISION_ROUNDS = 3  # of eager and compiled in turn, at least: not measured
+MIN_CALLS_WITH_ROOM = 64  # of a plan: "Room on the stack of frames"
 MIN_COMPILED_GAIN = 1.03  # times faster, so that compiled code runs what was timed: "Call overhead"
 
 # -- matrix products: ns an element of B, and shares of `Machine.flops` ---------------------------
@@ -169,10 +170,11 @@ PACKED_COLUMNS = 32  # of a micropanel, even if partly empty: "Matrix products"
 DIRECT_ELEMENT_NS, DIRECT_RATE = 0.17, 1.1  # that is read once: "Products of few rows"
 DIRECT_UNALIGNED = 1.7  # times, if rows of B are no whole cache lines: "Products of few rows"
 STREAMED_ROWS = 4  # so few rows, the library reads B once, too: "Products of few rows"
-MAX_KERNEL_ROWS_BF16, MAX_KERNEL_ROWS_F16 = 3, 16  # of products: "Decoded weights"
-MAX_KERNEL_ROWS_F32 = 1  # where MKL leaves AVX-512 unused: "Decoded weights"
-MAX_STREAMED_ROWS_F32_AVX2 = 4  # the library is as fast with more: "Products by blocks"
-MIN_STREAMED_WEIGHT_ELEMENTS = 1 << 18  # smaller ones stay in caches: "Decoded weights"
+# the elements of a weight in memory, and the rows up to which a kernel multiplies it faster
+KERNEL_ROWS_BF16 = ((1 << 16, 16), (1 << 18, 8), (1 << 21, 4), (1 << 62, 3))  # "Small weights"
+KERNEL_ROWS_F16 = ((1 << 62, 16),)  # more run by blocks: "Small weights"
+KERNEL_ROWS_F32 = ((1 << 18, 16), (1 << 20, 4), (1 << 62, 1))  # beside AVX2: "Small weights"
+KERNEL_ROWS_F32_AVX2 = ((1 << 62, 4),)  # the library is as fast with more: "Products by blocks"
 PRODUCT_CALL_US = 5.0  # of our call, more than the library's: "Products of few rows"
 MIN_PRODUCT_GAIN = 1.25  # predicted, of our kernel over the library: "Products of few rows"
 

@@ -17,7 +17,6 @@ from tofuse.analysis.reachability import reachable
 from tofuse.cost.bandwidth import traffic_us
 from tofuse.cost.library import op_us
 from tofuse.cost.target_costs import CostsOf
-from tofuse.cost.thresholds import MIN_STREAMED_WEIGHT_ELEMENTS
 from tofuse.graph_partition import Partition
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_forbidden
@@ -153,10 +152,10 @@ def faster_products(graph: Graph, costs_of: CostsOf) -> frozenset[Value]:
 
 def _is_faster(product: Op, costs_of: CostsOf) -> bool:
     weight, rows = weight_of(product), product.result.shape[-2]
-    if size_hint(weight.type.numel) < MIN_STREAMED_WEIGHT_ELEMENTS:
-        return False
-    costs = costs_of(weight.type.device)
-    if rows in costs.streamed_rows.get(weight.dtype, range(0)) and weight.layout[-2] == 1:
+    costs, elements = costs_of(weight.type.device), size_hint(weight.type.numel)
+    limits = costs.streamed_rows.get(weight.dtype, ())
+    most = next((most for limit, most in limits if elements <= limit), 0)
+    if isinstance(rows, int) and 0 < rows <= most and elements and weight.layout[-2] == 1:
         return True
     is_shared = len(weight.shape) == 2
     return is_shared and size_hint(rows) >= costs.blocked_rows.get(weight.dtype, math.inf)

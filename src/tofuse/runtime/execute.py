@@ -6,7 +6,7 @@ import marshal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from sys import getrefcount
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 
 import torch
 
@@ -16,6 +16,7 @@ from tofuse.backends.cpu.runtime.pool import LOCAL_REFERENCES, POOL, is_shared
 from tofuse.backends.cuda.runtime.cuda import empty_on, seed_address
 from tofuse.backends.launcher import KernelLauncher
 from tofuse.cost.machine import SMALLEST_POOLED
+from tofuse.cost.thresholds import MIN_CALLS_WITH_ROOM
 from tofuse.errors import TofuseError
 from tofuse.ir.call_arguments import CallArgument, TensorRef, show_argument
 from tofuse.ir.dims import Dim, SymDim, equal_strides, product
@@ -37,6 +38,7 @@ from tofuse.ir.types import DType
 from tofuse.ir.verify_plan import ARENA
 from tofuse.ops.check_shape import check_shape
 from tofuse.ops.reference import TO_TORCH, draw_seed, resolve_operator, torch_constant
+from tofuse.runtime.frame_room import with_room
 from tofuse.runtime.timing import Clock, now
 from tofuse.torch_internals.dispatch import PROFILER_FLAG, profiler_state
 from tofuse.torch_internals.memory import reinterpret_tensor
@@ -107,7 +109,11 @@ def load_plan(
         code = plan_code(plan, kernels, timed=clock is not None)
     namespace |= {f"constant{k}": torch_constant(x) for k, x in enumerate(code.constants)}
     exec(marshal.loads(code.marshalled), namespace)
-    return namespace["run"]  # type: ignore[return-value]  # what `source` defines
+    run = namespace["run"]
+    assert isinstance(run, FunctionType)  # what `source` defines
+    if sum(isinstance(step, (Launch, Call)) for step in plan.steps) >= MIN_CALLS_WITH_ROOM:
+        with_room(run)
+    return run
 
 
 def _gpu_seeds(plan: Plan, kernels: Sequence[KernelLauncher]) -> frozenset[str]:

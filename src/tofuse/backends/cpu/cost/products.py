@@ -11,17 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tofuse.cost.machine import Machine
+from tofuse.cost.target_costs import RowLimits
 from tofuse.cost.thresholds import (
     DIRECT_ELEMENT_NS,
     DIRECT_RATE,
     DIRECT_UNALIGNED,
+    KERNEL_ROWS_BF16,
+    KERNEL_ROWS_F16,
+    KERNEL_ROWS_F32,
+    KERNEL_ROWS_F32_AVX2,
     LIBRARY_CACHED_ELEMENT_NS,
     LIBRARY_ELEMENT_NS,
     LIBRARY_RATE,
-    MAX_KERNEL_ROWS_BF16,
-    MAX_KERNEL_ROWS_F16,
-    MAX_KERNEL_ROWS_F32,
-    MAX_STREAMED_ROWS_F32_AVX2,
     MIN_BLOCKED_PRODUCT_EXTENT,
     MIN_PRODUCT_GAIN,
     MIN_TILED_PRODUCT_ROWS,
@@ -95,23 +96,20 @@ def is_faster(own_us: float, library_us: float) -> bool:
     return own_us * MIN_PRODUCT_GAIN < library_us
 
 
-def streamed_rows(target: Target) -> Mapping[DType, range]:
+def streamed_rows(target: Target) -> Mapping[DType, RowLimits]:
     """Return the rows that our kernels multiply by a weight in memory faster than the library.
 
-    PyTorch has a fast operator for one row of float16. Its float32 products pack the weight from
-    two rows on where they use AVX2.
+    A call of the library for bfloat16 takes 15 us, however small the weight. Its float32 products
+    pack the weight from two rows on where they use AVX2.
     """
     if target.lanes < AVX2_LANES:
         return {}
-    found = {
-        DType.BF16: range(1, MAX_KERNEL_ROWS_BF16 + 1),
-        DType.F16: range(2, MAX_KERNEL_ROWS_F16 + 1),
-    }
+    found: dict[DType, RowLimits] = {DType.BF16: KERNEL_ROWS_BF16, DType.F16: KERNEL_ROWS_F16}
     if _converts_one_by_one(DType.BF16, target):
-        found[DType.BF16] = found[DType.F16]
-    if not target.avx512:
-        found[DType.F32] = range(2, MAX_STREAMED_ROWS_F32_AVX2 + 1)
-    return found | {DType.F32: range(1, MAX_KERNEL_ROWS_F32 + 1)} if target.fast_gemm else found
+        found[DType.BF16] = KERNEL_ROWS_F16
+    if target.fast_gemm or not target.avx512:
+        found[DType.F32] = KERNEL_ROWS_F32 if target.fast_gemm else KERNEL_ROWS_F32_AVX2
+    return found
 
 
 def blocked_dtypes(target: Target) -> frozenset[DType]:
