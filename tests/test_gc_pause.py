@@ -24,11 +24,11 @@ def test_collector_state_is_restored(
 ):
     states, compile_graph = [], compile_program.compile_graph
 
-    def recorded(*args):
+    def recorded(*args, **options):
         states.append(gc.isenabled())
         if fails:
             raise ValueError("no")
-        return compile_graph(*args)
+        return compile_graph(*args, **options)
 
     monkeypatch.setattr(compile_program, "compile_graph", recorded)
     compiled = tofuse.compile(lambda x: x.sin() + 1, strict=True, cache_dir=tmp_path)

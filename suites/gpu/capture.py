@@ -158,5 +158,5 @@ class _GpuInterpreter(Interpreter):
         return super().call_function(target, args, moved)
 
 
-def _not_called(graph: AtenGraph) -> BoxedFunction:
+def _not_called(graph: AtenGraph, args: Sequence[object]) -> BoxedFunction:
     raise AssertionError("no graph is run")

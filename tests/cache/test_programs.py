@@ -172,9 +172,9 @@ SCRIPT = """
 import torch, tofuse
 from tofuse.driver import compile_program
 compiled, compile_graph = [], compile_program.compile_graph
-def counting(graph, *rest):
+def counting(graph, *rest, **options):
     compiled.append(graph.phase)
-    return compile_graph(graph, *rest)
+    return compile_graph(graph, *rest, **options)
 compile_program.compile_graph = counting
 torch.manual_seed(0)
 layer = torch.nn.TransformerEncoderLayer(32, 4, 64, 0.1, batch_first=True)

@@ -30,7 +30,7 @@ class Recorder(FunctionRecord):
         with patch.object(compile_program, "compile_graph", self.compile_graph):
             return compile_program.compile_program(self, gm, inputs)
 
-    def compile_graph(self, graph, context, fuel, notes=()):
+    def compile_graph(self, graph, context, fuel, notes=(), args=()):
         captured = convert(graph.gm, graph.phase, memory=graph.memory)
         check_graph(captured.graph)
         self.captured.append(captured)

@@ -18,9 +18,11 @@ class Compiler:
         self.folder, self.compile_graph = folder, compile_graph
         self.compiled: list[str] = []
 
-    def compile_and_record(self, graph: AtenGraph, *rest: object) -> CompiledGraph:
+    def compile_and_record(
+        self, graph: AtenGraph, *rest: object, **options: object
+    ) -> CompiledGraph:
         self.compiled.append(graph.phase)
-        return self.compile_graph(graph, *rest)
+        return self.compile_graph(graph, *rest, **options)
 
     def __call__(self, target: Callable, **options: Option) -> Callable:
         """Return `target` compiled as in a new process."""

@@ -238,7 +238,7 @@ class GpuRecorder(Recorder):
         self.gpu = gpu
         self.reports: list[GraphReport] = []
 
-    def compile_graph(self, graph, context, fuel, notes=()):
+    def compile_graph(self, graph, context, fuel, notes=(), args=()):
         captured = on_gpu(convert(graph.gm, graph.phase, memory=graph.memory))
         self.captured.append(captured)
         self.phases.append(graph.phase)

@@ -77,7 +77,7 @@ def store_program(
         if artifact is None:
             return
         if tangents is not None:
-            strides, layouts = dict(tangents.expected), pickle.dumps(tangents)
+            strides, layouts = dict(tangents.strides), pickle.dumps(tangents)
             artifact = replace(artifact, tangent_strides=strides, tangent_layouts=layouts)
         artifacts.append(artifact)
     try:

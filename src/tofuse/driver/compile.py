@@ -16,8 +16,8 @@ from torch.fx import GraphModule
 from torch.nn.parallel import DistributedDataParallel
 
 from tofuse.cache.programs import is_cacheable, uncacheable_options
-from tofuse.capture.aot.aot_graphs import AOTGraphs
-from tofuse.capture.aot.boxed import CompiledFunction
+from tofuse.capture.aot.aot_graphs import AOTGraphs, AtenGraph
+from tofuse.capture.aot.boxed import BoxedFunction, CompiledFunction
 from tofuse.capture.dynamo.code_objects import with_unique_code
 from tofuse.capture.dynamo.hook_guards import GuardFilter, recompile_for_hooks
 from tofuse.capture.trace.traced import Traced
@@ -206,9 +206,14 @@ def _trace(target, function: FunctionRecord):  # type: ignore[no-untyped-def]
 
     def new_graphs() -> AOTGraphs:
         passes = functools.partial(run_traced_passes, claims=context.claims)
+
+        def compile_for(graph: AtenGraph, args: Sequence[object]) -> BoxedFunction:
+            compiled = compile_graph(graph, context, function.fuel, args=args)
+            return function.add_graph(compiled).run
+
         return AOTGraphs(
             passes,
-            lambda graph: function.add_graph(compile_graph(graph, context, function.fuel)).run,
+            compile_for,
             make_program,
             context.config.memory_budget,
             find_recomputable=recomputable_finder(context),

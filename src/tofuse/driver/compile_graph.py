@@ -53,9 +53,15 @@ def recomputable_finder(context: CompileContext) -> FindRecomputable | None:
 
 
 def compile_graph(
-    graph: AtenGraph, context: CompileContext, fuel: int | None = None, notes: Sequence[str] = ()
+    graph: AtenGraph,
+    context: CompileContext,
+    fuel: int | None = None,
+    notes: Sequence[str] = (),
+    args: Sequence[object] = (),
 ) -> CompiledGraph:
     """Compile an ATen graph with at most `fuel` fusions; PyTorch runs all of it if that fails.
+
+    A backward is compiled for the strides of the tangents among the arguments `args` of a call.
 
     PyTorch also runs calls whose result has a size that depends on data, between compiled parts.
     """
@@ -67,9 +73,11 @@ def compile_graph(
         captured = convert(gm, phase, context.claims, graph.memory, tuple(notes))
         if captured.symbols:
             captured = replace(captured, notes=(*captured.notes, SYMBOLIC_SIZES_NOTE))
-        compiled = compile_captured(captured, phase, context, fuel)
-        tangents = find_tangent_layouts(captured) if phase == "backward" else None
-        return replace(compiled, tangents=tangents if tangents and tangents.expected else None)
+        if phase != "backward":
+            return compile_captured(captured, phase, context, fuel)
+        tangents = find_tangent_layouts(captured).of_call(args)
+        compiled = compile_captured(tangents.captured, phase, context, fuel)
+        return replace(compiled, tangents=tangents if tangents.strides else None)
     except CaptureError as e:
         findings = eager_findings(f"{e}", phase, "graph")
     except Exception as error:

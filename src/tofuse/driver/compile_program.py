@@ -325,8 +325,9 @@ def _load_or_compile(
 
     compiled_at_once: list[CompiledGraph] = []
 
-    def compile_backward(graph: AtenGraph) -> BoxedFunction:
-        backward = function.add_graph(compile_graph(graph, context, function.fuel))
+    def compile_backward(graph: AtenGraph, args: Sequence[object]) -> BoxedFunction:
+        compiled = compile_graph(graph, context, function.fuel, args=args)
+        backward = function.add_graph(compiled)
         compiled_at_once.append(backward)
         keep([forward, backward])
         return backward.run

@@ -226,7 +226,7 @@ def _trace_once(
     return graphs.runtime_kind(flat.examples, views=False), graphs
 
 
-def _never_compiled(graph: AtenGraph) -> BoxedFunction:
+def _never_compiled(graph: AtenGraph, args: Sequence[object]) -> BoxedFunction:
     raise AssertionError("an exported graph is compiled for each processor")
 
 

@@ -65,7 +65,7 @@ class FunctionRecord:
         if compiled.tangents is None:
             return compiled
         layouts = compiled.tangents
-        return self._with_strides(compiled, layouts.expected, lambda: layouts)
+        return self._with_strides(compiled, layouts.strides, lambda: layouts)
 
     def load_graph(self, run: CompiledPlan, artifact: Artifact) -> CompiledGraph:
         """Return a graph that was kept on disk, with variants if it is a backward."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from tofuse.capture.aot.tangent_layouts import TangentLayouts
+from tofuse.capture.aot.tangent_layouts import TangentLayouts, significant_strides
 from tofuse.capture.lower.convert import CapturedGraph
 from tofuse.dispatch.dispatcher import NEW_KEY, Dispatcher
 from tofuse.driver.context import CompileContext
@@ -27,9 +28,10 @@ def specialize_strides(
 ) -> CompiledPlan:
     """Return a backward that is compiled again for gradients with other strides, four at most.
 
-    `expected` has the strides for which `run` was compiled, by argument; it copies arguments that
-    have others. The first call with other strides compiles, so that all have the same bits.
-    `record` receives the reason for each program.
+    `expected` has the strides for which `run` was compiled, by argument. The first call with other
+    strides compiles, so that all have the same bits. Where no more is compiled, gradients are
+    copied to these strides, or to row-major ones if these repeat elements. `record` receives the
+    reason for each program.
     """
 
     def strides_of(args: list[object]) -> tuple[Strides, ...] | None:
@@ -38,7 +40,7 @@ def specialize_strides(
                 break
         else:
             return None
-        found = tuple(_significant_strides(args[k], s) for k, s in expected.items())
+        found = tuple(significant_strides(args[k], s) for k, s in expected.items())
         return None if found == tuple(expected.values()) else found
 
     def make(args: list[object]) -> tuple[CompiledPlan, str]:
@@ -49,18 +51,17 @@ def specialize_strides(
             context.raise_if_fatal(error)
             message = f"tofuse copies gradients to other strides: {error}"
             warnings.warn(message, TofuseWarning, stacklevel=2)
-            return run, f"gradients are copied to other strides: {error}"
+            return general, f"gradients are copied to other strides: {error}"
         return variant, f"gradients have the strides {', '.join(map(str, strides.values()))}"
 
-    dispatcher = Dispatcher(run, record)
+    @functools.cache
+    def row_major() -> CompiledPlan:
+        return compile_backward(tangents().row_major())
+
+    def run_or_copy(args: list[object]) -> list[Tensor]:
+        return (run if strides_of(args) is None else row_major())(args)
+
+    general = run_or_copy if any(0 in strides for strides in expected.values()) else run
+    dispatcher = Dispatcher(general, record)
     dispatcher.specialize(strides_of, make, NEW_KEY)
     return dispatcher
-
-
-def _significant_strides(tensor: object, expected: Strides) -> Strides:
-    """Return the strides, with the expected stride for extents of 1: it does not matter there."""
-    assert isinstance(tensor, Tensor)
-    if not tensor.numel():
-        return expected  # a stride of 0 would read an element that is not there
-    triples = zip(tensor.shape, tensor.stride(), expected, strict=True)
-    return tuple(e if n == 1 else s for n, s, e in triples)

@@ -49,23 +49,27 @@ class AtenGraph:
     memory: EagerMemory | None
 
 
+# compiles a graph for the arguments of a call, of which there may be none
+Compiler = Callable[[AtenGraph, Sequence[object]], BoxedFunction]
+
+
 @dataclass(eq=False, repr=False)
 class LazyGraph:
-    """A graph that its first call compiles, as a boxed function."""
+    """A graph that its first call compiles, for its arguments, as a boxed function."""
 
     graph: AtenGraph
-    compile: Callable[[AtenGraph], BoxedFunction]
+    compile: Compiler
     run: BoxedFunction | None = None
 
     def __call__(self, args: list[object], /) -> list[torch.Tensor]:
         run = self.run
-        return (self.compiled() if run is None else run)(args)
+        return (self.compiled(args) if run is None else run)(args)
 
-    def compiled(self) -> BoxedFunction:
+    def compiled(self, args: Sequence[object] = ()) -> BoxedFunction:
         """Return the compiled graph. Of several threads, one compiles it and the others wait."""
         with compile_lock, pause_gc():
             if self.run is None:
-                self.finish(self.compile(self.graph))
+                self.finish(self.compile(self.graph, args))
             assert self.run is not None
             return self.run
 
@@ -86,7 +90,7 @@ class AOTGraphs:
     """
 
     passes: TracedPasses
-    compile: Callable[[AtenGraph], BoxedFunction]
+    compile: Compiler
     make_program: ProgramMaker
     memory_budget: float | None = None
     inference_only: bool = False

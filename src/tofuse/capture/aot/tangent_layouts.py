@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from tofuse.analysis.alias import AliasAnalysis
 from tofuse.capture.lower.convert import CapturedGraph
-from tofuse.ir.dims import Dim, contiguous_strides
+from tofuse.ir.dims import Dim, contiguous_strides, size_hint
 from tofuse.ir.graph import Value, substitute_values
 from tofuse.torch_internals.autograd_compiler import (
     MemoryFormatMeta,
@@ -49,13 +49,26 @@ def relax_tangents(meta: ViewAndMutationMeta) -> None:
 
 @dataclass(frozen=True)
 class TangentLayouts:
-    """A backward graph, and the expected strides of its tangents by position.
+    """A backward graph, and the strides of its tangents by position.
 
     Each of these tangents may have other strides.
     """
 
     captured: CapturedGraph
-    expected: Mapping[int, Strides]
+    strides: Mapping[int, Strides]
+
+    def of_call(self, args: Sequence[object]) -> TangentLayouts:
+        """Return the backward for the strides in a call; the same without arguments."""
+        strides = {k: significant_strides(args[k], s) for k, s in self.strides.items() if args}
+        if strides in ({}, self.strides):
+            return self
+        return TangentLayouts(self.with_strides(strides), strides)
+
+    def row_major(self) -> CapturedGraph:
+        """Return the backward for row-major tangents."""
+        shapes = {k: v.shape for k, v in enumerate(self.captured.arguments) if isinstance(v, Value)}
+        strides = {k: contiguous_strides(shapes[k]) for k in self.strides}
+        return self.with_strides({k: tuple(map(size_hint, s)) for k, s in strides.items()})
 
     def with_strides(self, strides: Mapping[int, Strides]) -> CapturedGraph:
         """Return the backward for tangents with other strides, given by position."""
@@ -74,6 +87,15 @@ class TangentLayouts:
         return replace(old, graph=graph, arguments=tuple(arguments), results=tuple(results))
 
 
+def significant_strides(tensor: object, expected: Strides) -> Strides:
+    """Return the strides, with the expected stride for extents of 1: it does not matter there."""
+    assert isinstance(tensor, Tensor)
+    if not tensor.numel():
+        return expected  # a stride of 0 would read an element that is not there
+    triples = zip(tensor.shape, tensor.stride(), expected, strict=True)
+    return tuple(e if n == 1 else s for n, s, e in triples)
+
+
 def find_tangent_layouts(captured: CapturedGraph) -> TangentLayouts:
     """Return the layouts of the tangents that may have other strides.
 
@@ -81,11 +103,11 @@ def find_tangent_layouts(captured: CapturedGraph) -> TangentLayouts:
     """
     aliases = AliasAnalysis(captured.graph)
     read_by_library = {u for v in aliases.read_by_library for u in aliases.view_chain(v)}
-    expected: dict[int, Strides] = {}
+    strides_by_position: dict[int, Strides] = {}
     for k, v in enumerate(captured.arguments):
         if not isinstance(v, Value) or not v.name.startswith("tangents_") or v in read_by_library:
             continue
         strides = tuple(s for s in v.layout if isinstance(s, int))
         if len(strides) == len(v.shape) and all(isinstance(n, int) for n in v.shape) and strides:
-            expected[k] = strides
-    return TangentLayouts(captured, expected)
+            strides_by_position[k] = strides
+    return TangentLayouts(captured, strides_by_position)

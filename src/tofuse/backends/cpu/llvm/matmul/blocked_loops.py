@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from tofuse.backends.cpu.llvm.ir_text import FunctionBuilder
 from tofuse.backends.cpu.llvm.matmul.gemm_context import (
     CONTEXT_WORDS,
@@ -22,6 +24,7 @@ from tofuse.cost.thresholds import (
 )
 
 
+@functools.cache
 def blocked_loops_text() -> str:
     """Return the text of the loops; `loops_text` says how it is called."""
     return loops_text(_task_text())

@@ -8,6 +8,8 @@ of some rows of A with one of each of some rows of B^T. Their sums are added up 
 
 from __future__ import annotations
 
+import functools
+
 from tofuse.backends.cpu.llvm.ir_text import ALIGNED_STACK, FunctionBuilder
 from tofuse.backends.cpu.llvm.matmul.gemm_context import (
     CONTEXT_WORDS,
@@ -42,6 +44,7 @@ def column_group(rows: int) -> int:
     return min(DIRECT_COLUMNS, REGISTERS // (rows + 1))
 
 
+@functools.cache
 def few_rows_loops_text(rows: int) -> str:
     """Return the text of the loops over a product, in groups of so many rows of A."""
     return loops_text(_task_text(rows))
@@ -87,6 +90,7 @@ def _task_text(rows: int) -> str:
     return module_text(f, head)
 
 
+@functools.cache
 def few_rows_kernel_text(rows: int) -> str:
     """Return the text of `void @micro`, whose parameters are named in the text.
 

@@ -5,6 +5,8 @@ A step of the depth adds an outer product.
 
 from __future__ import annotations
 
+import functools
+
 from tofuse.backends.cpu.llvm.ir_text import ALIGNED_STACK, FunctionBuilder, splat
 from tofuse.backends.cpu.llvm.matmul.masked_vectors import (
     FLOAT_TY,
@@ -27,6 +29,7 @@ BF16_DOT = "@llvm.x86.avx512bf16.dpbf16ps.512"
 ACCUMULATE, ADD_BIAS = 1, 2  # flags: C already holds a sum; the bias is added
 
 
+@functools.cache
 def microkernel_text(rows: int, depth_major: bool, by_row: bool = False) -> str:
     """Return the text of a module with the microkernel `@micro`."""
     declarations: dict[str, str] = {}

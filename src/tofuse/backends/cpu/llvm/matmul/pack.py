@@ -6,6 +6,8 @@ micropanel holds as many lines as the microkernel takes at once; lines outside t
 
 from __future__ import annotations
 
+import functools
+
 from tofuse.backends.cpu.llvm.ir_text import ALIGNED_STACK, FunctionBuilder
 from tofuse.backends.cpu.llvm.matmul.masked_vectors import (
     FLOAT_TY,
@@ -89,6 +91,7 @@ def pack_head(name: str) -> str:
     return f"define void {name}({ARGUMENTS}) nounwind {ALIGNED_STACK}"
 
 
+@functools.cache
 def pack_depth_major(lines: int, width: int) -> str:
     """Pack an operand whose lines are contiguous: `to[k][line] = from[k * stride + line]`.
 
@@ -107,6 +110,7 @@ def pack_depth_major(lines: int, width: int) -> str:
     return module_text(f, pack_head("@pack"))
 
 
+@functools.cache
 def pack_line_major(lines: int) -> str:
     """Pack an operand that is contiguous along the sum into line-major micropanels."""
     f = FunctionBuilder()
@@ -126,6 +130,7 @@ def pack_line_major(lines: int) -> str:
     return module_text(f, pack_head("@pack"))
 
 
+@functools.cache
 def pack_transposed() -> str:
     """Return the text of a module with `transposing_pack_function`, `@pack`."""
     declarations: dict[str, str] = {}
