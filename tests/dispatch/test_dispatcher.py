@@ -203,6 +203,7 @@ def test_a_second_derivative_changes_no_later_call():
 def test_the_report_and_show_say_why_a_variant_was_made(capsys):
     compiled, report = compile_reporting(lambda x: x.softmax(-1), make_config({"show": ("plan",)}))
     x = torch.randn(3, 5, requires_grad=True)
+    compiled(x).backward(torch.randn(3, 5))
     compiled(x).backward(torch.randn(5, 3).t())
     (reason,) = report.variants
     assert reason == "gradients have the strides (1, 3)"

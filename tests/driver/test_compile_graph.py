@@ -121,7 +121,7 @@ def test_graph_runner_restrides_gradients():
     torch.testing.assert_close(flat, grad_output.reshape(12), rtol=0, atol=0)
 
 
-def test_other_strides_are_compiled_at_their_first_call(monkeypatch):
+def test_other_strides_are_compiled_at_their_first_call(monkeypatch, empty_cache_on_disk):
     inputs = images(torch.channels_last)
     compiled = tofuse.compile(normed)
     compilations = []

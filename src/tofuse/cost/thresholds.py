@@ -47,6 +47,8 @@ MAX_LENGTH_RATIO = 2  # of a concat to its pieces; more is mostly zeros: not mea
 # -- fusion --------------------------------------------------------------------------------------
 INEFFICIENCY = 1.5  # times the least time of a kernel: not measured
 NEGLIGIBLE_US = 5.0  # about two launches; less does not justify a kernel: "Threads and launches"
+MIN_LARGE_KERNEL_OPS = 64  # of a kernel that is not evaluated after each merge: "Partition"
+LARGE_KERNEL_GROWTH = 1.25  # times as many ops, before it is evaluated again: "Partition"
 SPLIT_THRESHOLD = 0.9  # of one kernel's time, below which two pay off: "Group normalization"
 GPU_SPLIT_THRESHOLD = 0.7  # the same on a GPU, beyond the error of predictions: "GPU cost model"
 MAX_BUFFERS = 64  # that one kernel reads and writes: not measured

@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from tofuse.analysis.reachability import reachable
 from tofuse.cost.kernel_cost import Evaluation
-from tofuse.cost.thresholds import SPLIT_THRESHOLD
+from tofuse.cost.thresholds import LARGE_KERNEL_GROWTH, MIN_LARGE_KERNEL_OPS, SPLIT_THRESHOLD
 from tofuse.fusion.concat.concat_cost import is_concat_or_pad
 from tofuse.fusion.concat.eliminate_concats import library_call_rule
 from tofuse.fusion.partition.elementwise_fusion import ElementwiseIndex
@@ -74,6 +74,7 @@ class Growth:
     inefficient: list[tuple[list[Op], float]] = field(default_factory=list)  # ops, us
     cost_sensitive: set[Group] = field(default_factory=set)  # every later merge is evaluated
     unevaluated: list[Op] = field(default_factory=list)  # ops that extended a kernel
+    evaluated: dict[Group, int] = field(default_factory=dict)  # its ops when it was evaluated
 
     def grow_optimistically(self) -> bool:
         """Make all legal merges, then evaluate each resulting kernel once.
@@ -152,7 +153,7 @@ class Growth:
         self.groups = Groups(self.index.order, self.sides)
         self.elementwise = ElementwiseIndex(self.index)
         self.rejections, self.merges = {}, []
-        self.cost_sensitive, self.unevaluated = set(), []
+        self.cost_sensitive, self.unevaluated, self.evaluated = set(), [], {}
         for op in self.index.computing_ops_in_order():
             self._place(op)
         for op in self.index.graph.ops:
@@ -273,10 +274,12 @@ class Growth:
         kernels = {self.trusted.get(op) for op in (*a.ops, *b.ops)}
         if len(kernels) == 1 and None not in kernels:
             return None
-        if self._extends_kernel(consumer, a, b):
+        if self._extends_kernel(consumer, a, b) or self._grows_little(a, b):
             self.unevaluated.append(consumer)
             return None
         rejection, together = self._evaluate(self.groups.merged_ops(a, b))
+        if rejection is None:
+            self.evaluated[max(a, b, key=lambda g: len(g.ops))] = len(a.ops) + len(b.ops)
         if not is_inefficient(together) or fusion_requested(producer, consumer):
             return rejection
         siblings = not shared.intersection(producer.results)
@@ -287,6 +290,18 @@ class Growth:
         self.cost_sensitive |= {a, b}
         cost_a, cost_b = (self._evaluate(g.ops).cost for g in (a, b))
         return merge_too_costly(together, (cost_a, cost_b), costs)
+
+    def _grows_little(self, a: Group, b: Group) -> bool:
+        """Whether a large kernel was evaluated when it had almost as many ops as two groups.
+
+        So the evaluations of a growing kernel take time in proportion to its final size.
+        """
+        if self.check is Check.EVERY_KERNEL:
+            return False
+        known = max(self.evaluated.get(g, 0) for g in (a, b))
+        return (
+            MIN_LARGE_KERNEL_OPS <= known and len(a.ops) + len(b.ops) < LARGE_KERNEL_GROWTH * known
+        )
 
     def _extends_kernel(self, consumer: Op, a: Group, b: Group) -> bool:
         """Whether group `b` is one op that adds no loops to kernel `a`: no evaluation is needed."""
