@@ -300,7 +300,7 @@ class Growth:
             return False
         known = max(self.evaluated.get(g, 0) for g in (a, b))
         return (
-            MIN_LARGE_KERNEL_OPS <= known and len(a.ops) + len(b.ops) < LARGE_KERNEL_GROWTH * known
+            known >= MIN_LARGE_KERNEL_OPS and len(a.ops) + len(b.ops) < LARGE_KERNEL_GROWTH * known
         )
 
     def _extends_kernel(self, consumer: Op, a: Group, b: Group) -> bool:
