@@ -18,6 +18,7 @@ LAYOUTS = {
     "equal rows": torch.randn(5, 4).expand(6, 5, 4),
     "equal columns": torch.randn(6, 5, 1).expand(6, 5, 4),
     "every second": torch.randn(12, 5, 8)[::2, :, ::2],
+    "overlapping windows": torch.randn(13).as_strided((6, 5, 4), (1, 1, 1)),
     "last first": torch.randn(4, 6, 5).permute(1, 2, 0),
 }
 

@@ -47,8 +47,8 @@ MAX_LENGTH_RATIO = 2  # of a concat to its pieces; more is mostly zeros: not mea
 # -- fusion --------------------------------------------------------------------------------------
 INEFFICIENCY = 1.5  # times the least time of a kernel: not measured
 NEGLIGIBLE_US = 5.0  # about two launches; less does not justify a kernel: "Threads and launches"
-MIN_LARGE_KERNEL_OPS = 64  # of a kernel that is not evaluated after each merge: "Partition"
-LARGE_KERNEL_GROWTH = 1.25  # times as many ops, before it is evaluated again: "Partition"
+MIN_OPS_OF_LARGE_KERNEL = 64  # smaller kernels are evaluated after each merge: "Partition"
+MIN_GROWTH_OF_LARGE_KERNEL = 1.25  # until then no merge evaluates it: "Partition"
 SPLIT_THRESHOLD = 0.9  # of one kernel's time, below which two pay off: "Group normalization"
 GPU_SPLIT_THRESHOLD = 0.7  # the same on a GPU, beyond the error of predictions: "GPU cost model"
 MAX_BUFFERS = 64  # that one kernel reads and writes: not measured
@@ -161,7 +161,7 @@ TRAINING_CALL_US = 70.0  # of forward and backward, with autograd's functions: "
 DECISION_TIMING_S = 0.02  # for both ways, at a program's first call: not measured
 MAX_TIMED_CALL_S = 0.2  # a program whose call takes longer is not timed: not measured
 MIN_DECISION_ROUNDS = 3  # of eager and compiled in turn, at least: not measured
-MIN_CALLS_WITH_ROOM = 64  # of a plan: "Room on the stack of frames"
+MIN_CALLS_OF_PLAN_WITH_ROOM = 64  # a chunk costs 8 us: "Room on the stack of frames"
 MIN_COMPILED_GAIN = 1.03  # times faster, so that compiled code runs what was timed: "Call overhead"
 
 # -- matrix products: ns an element of B, and shares of `Machine.flops` ---------------------------
@@ -175,7 +175,7 @@ STREAMED_ROWS = 4  # so few rows, the library reads B once, too: "Products of fe
 # the elements of a weight in memory, and the rows up to which a kernel multiplies it faster
 KERNEL_ROWS_BF16 = ((1 << 16, 16), (1 << 18, 8), (1 << 21, 4), (1 << 62, 3))  # "Small weights"
 KERNEL_ROWS_F16 = ((1 << 62, 16),)  # more run by blocks: "Small weights"
-KERNEL_ROWS_F32 = ((1 << 18, 16), (1 << 20, 4), (1 << 62, 1))  # beside AVX2: "Small weights"
+KERNEL_ROWS_F32 = ((1 << 18, 16), (1 << 20, 4), (1 << 62, 1))  # "Small weights"
 KERNEL_ROWS_F32_AVX2 = ((1 << 62, 4),)  # the library is as fast with more: "Products by blocks"
 PRODUCT_CALL_US = 5.0  # of our call, more than the library's: "Products of few rows"
 MIN_PRODUCT_GAIN = 1.25  # predicted, of our kernel over the library: "Products of few rows"

@@ -195,6 +195,10 @@ class Dispatcher(Generic[R]):
         """Add an entry behind the others of its kind."""
         self.entries = (*sorted((*self.entries, entry), key=lambda e: e.kind),)
 
+    def add_kind(self, key: Hashable, run: Callable[..., R], why: str) -> None:
+        """Add the entry for the calls of one kind, under the keys of `specialize`."""
+        self.by_key[key] = Entry(Kind.SPECIALIZED, never, run, why)
+
     def specialize(
         self,
         key: Callable[..., Hashable],

@@ -312,8 +312,7 @@ def _load_or_compile(
     key = None if program.key is None else (f"writes {keep_mutations}", *program.key)
     stored = None if key is None or context.explains else load_program(key, config)
     if stored is not None and key is not None and program.sizes.accept(stored.guards):
-        loaded = [function.load_graph(run, artifact) for run, artifact in stored.graphs]
-        findings = sum((g.findings for g in loaded), Findings(pure=not stored.kind.mutated))
+        loaded, findings = function.load_graphs(stored)
         run = program.bind(stored.kind, loaded[0].run, loaded[-1].run)
         return CompiledProgram(run, findings, program.stored(key))
 

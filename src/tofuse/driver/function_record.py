@@ -11,6 +11,7 @@ from functools import partial
 from torch.fx import GraphModule
 
 from tofuse.cache.artifact import Artifact
+from tofuse.cache.programs import LoadedProgram
 from tofuse.capture.aot.tangent_layouts import TangentLayouts
 from tofuse.capture.lower.convert import CapturedGraph
 from tofuse.config import Config
@@ -67,7 +68,13 @@ class FunctionRecord:
         layouts = compiled.tangents
         return self._with_strides(compiled, layouts.strides, lambda: layouts)
 
-    def load_graph(self, run: CompiledPlan, artifact: Artifact) -> CompiledGraph:
+    def load_graphs(self, program: LoadedProgram) -> tuple[list[CompiledGraph], Findings]:
+        """Return the graphs of a program that was kept on disk, and their findings."""
+        loaded = [self._load_graph(run, artifact) for run, artifact in program.graphs]
+        pure = not program.kind.mutated
+        return loaded, sum((graph.findings for graph in loaded), Findings(pure=pure))
+
+    def _load_graph(self, run: CompiledPlan, artifact: Artifact) -> CompiledGraph:
         """Return a graph that was kept on disk, with variants if it is a backward."""
         is_backward = artifact.plan.name == "backward"
         predictions = () if is_backward else (artifact.prediction,)

@@ -10,7 +10,6 @@ from tofuse.cache.programs import load_decision, load_program
 from tofuse.capture.dynamo.eager_program import EagerProgram, pickled_graph, stored_eager_program
 from tofuse.capture.dynamo.overlap_guard import overlap_guard
 from tofuse.dispatch.dispatcher import Dispatcher
-from tofuse.driver.compiled_graph import Findings
 from tofuse.driver.first_call import add_eager_calls
 from tofuse.driver.function_record import FunctionRecord
 from tofuse.runtime.autograd_program import make_program
@@ -43,11 +42,9 @@ def restore_program(stored: StoredProgram, function: FunctionRecord) -> Dispatch
     found = load_program(stored.identity, context.config)
     if found is None:
         return None
-    kind = found.kind
     function.hand_back.programs += 1
-    loaded = [function.load_graph(run, artifact) for run, artifact in found.graphs]
-    findings = sum((g.findings for g in loaded), Findings(pure=not kind.mutated))
+    loaded, findings = function.load_graphs(found)
     run_eager = lambda arguments, aliases: eager(*aliases)  # noqa: E731
-    dispatcher.general = make_program(kind, loaded[0].run, loaded[-1].run, run_eager)
+    dispatcher.general = make_program(found.kind, loaded[0].run, loaded[-1].run, run_eager)
     add_eager_calls(dispatcher, eager, stored.overlaps, (), function, findings.prediction)
     return dispatcher

@@ -29,39 +29,39 @@ def specialize_strides(
     """Return a backward that is compiled again for gradients with other strides, four at most.
 
     `expected` has the strides for which `run` was compiled, by argument. The first call with other
-    strides compiles, so that all have the same bits. Where no more is compiled, gradients are
-    copied to these strides, or to row-major ones if these repeat elements. `record` receives the
-    reason for each program.
+    strides compiles, so that all have the same bits. Gradients for which nothing is compiled are
+    copied to the expected strides. If these put two elements in one place, as strides of 0 do, the
+    gradients are copied to row-major ones, and the backward is compiled for these, too. `record`
+    receives the reason for each program.
     """
+    own = tuple(expected.values())
 
-    def strides_of(args: list[object]) -> tuple[Strides, ...] | None:
+    def strides_of(args: list[object]) -> tuple[Strides, ...]:
         for k, strides in expected.items():
             if args[k].stride() != strides:  # type: ignore[attr-defined]  # they are tensors
-                break
-        else:
-            return None
-        found = tuple(significant_strides(args[k], s) for k, s in expected.items())
-        return None if found == tuple(expected.values()) else found
+                return tuple(significant_strides(args[k], s) for k, s in expected.items())
+        return own
 
     def make(args: list[object]) -> tuple[CompiledPlan, str]:
-        strides = dict(zip(expected, strides_of(args) or (), strict=True))
+        strides = dict(zip(expected, strides_of(args), strict=True))
         try:
             variant = compile_backward(tangents().with_strides(strides))
         except Exception as error:
             context.raise_if_fatal(error)
             message = f"tofuse copies gradients to other strides: {error}"
             warnings.warn(message, TofuseWarning, stacklevel=2)
-            return general, f"gradients are copied to other strides: {error}"
+            return run_copies, f"gradients are copied to other strides: {error}"
         return variant, f"gradients have the strides {', '.join(map(str, strides.values()))}"
 
     @functools.cache
-    def row_major() -> CompiledPlan:
-        return compile_backward(tangents().row_major())
+    def program_for_copies() -> CompiledPlan:
+        layouts = tangents()
+        return compile_backward(layouts.row_major()) if layouts.overlap else run
 
-    def run_or_copy(args: list[object]) -> list[Tensor]:
-        return (run if strides_of(args) is None else row_major())(args)
+    def run_copies(args: list[object]) -> list[Tensor]:
+        return program_for_copies()(args)
 
-    general = run_or_copy if any(0 in strides for strides in expected.values()) else run
-    dispatcher = Dispatcher(general, record)
+    dispatcher = Dispatcher(run_copies, record)
     dispatcher.specialize(strides_of, make, NEW_KEY)
+    dispatcher.add_kind(own, run, "the backward was compiled for these gradients")
     return dispatcher

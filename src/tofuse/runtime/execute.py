@@ -16,7 +16,7 @@ from tofuse.backends.cpu.runtime.pool import LOCAL_REFERENCES, POOL, is_shared
 from tofuse.backends.cuda.runtime.cuda import empty_on, seed_address
 from tofuse.backends.launcher import KernelLauncher
 from tofuse.cost.machine import SMALLEST_POOLED
-from tofuse.cost.thresholds import MIN_CALLS_WITH_ROOM
+from tofuse.cost.thresholds import MIN_CALLS_OF_PLAN_WITH_ROOM
 from tofuse.errors import TofuseError
 from tofuse.ir.call_arguments import CallArgument, TensorRef, show_argument
 from tofuse.ir.dims import Dim, SymDim, equal_strides, product
@@ -111,7 +111,8 @@ def load_plan(
     exec(marshal.loads(code.marshalled), namespace)
     run = namespace["run"]
     assert isinstance(run, FunctionType)  # what `source` defines
-    if sum(isinstance(step, (Launch, Call)) for step in plan.steps) >= MIN_CALLS_WITH_ROOM:
+    calls = sum(isinstance(step, (Launch, Call)) for step in plan.steps)
+    if calls >= MIN_CALLS_OF_PLAN_WITH_ROOM:
         with_room(run)
     return run
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import FunctionType
 
-CHUNK_WORDS = 2048  # of the stack, 16 KB, in CPython 3.11 and later
+FRAME_CHUNK_WORDS = 2048  # 16 KB, in CPython 3.11 and later
 
 
 def with_room(function: FunctionType) -> None:
@@ -16,4 +16,4 @@ def with_room(function: FunctionType) -> None:
     depends on how deep they are. A frame larger than a chunk gets a new one of twice that size.
     """
     code = function.__code__
-    function.__code__ = code.replace(co_stacksize=max(code.co_stacksize, CHUNK_WORDS))
+    function.__code__ = code.replace(co_stacksize=max(code.co_stacksize, FRAME_CHUNK_WORDS))

@@ -1,4 +1,4 @@
-"""Guards on the symbolic sizes of a program: those that tracing has added, replayed later."""
+"""The guards on a program's symbolic sizes, which a later process checks before it runs it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class SizeGuards:
         return {expr for expr in guards if not expr.free_symbols <= self.symbols}
 
     def covers(self, size: object) -> bool:
-        """Return whether a size has no symbols but those that are arguments themselves."""
+        """Return whether each symbol of a size is an argument of the program."""
         if isinstance(size, torch.SymInt) and isinstance(size.node, SymNode):
             return bool(size.node.expr.free_symbols <= self.symbols)
         return isinstance(size, int)
@@ -83,7 +83,7 @@ class SizeGuards:
         return tuple(expr for expr in found if expr.free_symbols <= self.symbols)
 
     def accept(self, guards: Sequence[sympy.Basic]) -> bool:
-        """Return whether guards hold for the sizes of this call; if so, add those that are new."""
+        """Return whether all guards hold for the sizes of this call. If they do, add them."""
         hints = {s: sympy.Integer(hint) for s, hint in self._hints.items()}
         if not all(guard.xreplace(hints) == sympy.true for guard in guards):
             return False

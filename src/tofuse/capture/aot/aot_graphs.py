@@ -49,7 +49,7 @@ class AtenGraph:
     memory: EagerMemory | None
 
 
-# compiles a graph for the arguments of a call, of which there may be none
+# Compiles a graph. The arguments are those of its first call, or () if no call is waiting for it.
 Compiler = Callable[[AtenGraph, Sequence[object]], BoxedFunction]
 
 

@@ -64,11 +64,20 @@ class TangentLayouts:
             return self
         return TangentLayouts(self.with_strides(strides), strides)
 
+    @property
+    def overlap(self) -> bool:
+        """Whether a tangent may have two elements in one place of memory."""
+        return any(_overlaps(self._shape(k), strides) for k, strides in self.strides.items())
+
     def row_major(self) -> CapturedGraph:
         """Return the backward for row-major tangents."""
-        shapes = {k: v.shape for k, v in enumerate(self.captured.arguments) if isinstance(v, Value)}
-        strides = {k: contiguous_strides(shapes[k]) for k in self.strides}
+        strides = {k: contiguous_strides(self._shape(k)) for k in self.strides}
         return self.with_strides({k: tuple(map(size_hint, s)) for k, s in strides.items()})
+
+    def _shape(self, position: int) -> tuple[int, ...]:
+        tangent = self.captured.arguments[position]
+        assert isinstance(tangent, Value)
+        return tuple(map(size_hint, tangent.shape))
 
     def with_strides(self, strides: Mapping[int, Strides]) -> CapturedGraph:
         """Return the backward for tangents with other strides, given by position."""
@@ -85,6 +94,16 @@ class TangentLayouts:
         graph = substitute_values(old.graph, replaced)
         arguments, results = map(new, old.arguments), map(new, old.results)
         return replace(old, graph=graph, arguments=tuple(arguments), results=tuple(results))
+
+
+def _overlaps(shape: Sequence[int], strides: Strides) -> bool:
+    """Whether two elements may be in one place: a stride does not pass what smaller ones reach."""
+    reach = 0
+    for stride, extent in sorted(zip(strides, shape, strict=True)):
+        if extent > 1 and stride <= reach:
+            return True
+        reach += stride * (extent - 1)
+    return False
 
 
 def significant_strides(tensor: object, expected: Strides) -> Strides:

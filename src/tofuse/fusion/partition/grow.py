@@ -9,7 +9,11 @@ from enum import Enum, auto
 
 from tofuse.analysis.reachability import reachable
 from tofuse.cost.kernel_cost import Evaluation
-from tofuse.cost.thresholds import LARGE_KERNEL_GROWTH, MIN_LARGE_KERNEL_OPS, SPLIT_THRESHOLD
+from tofuse.cost.thresholds import (
+    MIN_GROWTH_OF_LARGE_KERNEL,
+    MIN_OPS_OF_LARGE_KERNEL,
+    SPLIT_THRESHOLD,
+)
 from tofuse.fusion.concat.concat_cost import is_concat_or_pad
 from tofuse.fusion.concat.eliminate_concats import library_call_rule
 from tofuse.fusion.partition.elementwise_fusion import ElementwiseIndex
@@ -74,7 +78,7 @@ class Growth:
     inefficient: list[tuple[list[Op], float]] = field(default_factory=list)  # ops, us
     cost_sensitive: set[Group] = field(default_factory=set)  # every later merge is evaluated
     unevaluated: list[Op] = field(default_factory=list)  # ops that extended a kernel
-    evaluated: dict[Group, int] = field(default_factory=dict)  # its ops when it was evaluated
+    evaluated: dict[Group, int] = field(default_factory=dict)  # ops at the last evaluation
 
     def grow_optimistically(self) -> bool:
         """Make all legal merges, then evaluate each resulting kernel once.
@@ -292,16 +296,14 @@ class Growth:
         return merge_too_costly(together, (cost_a, cost_b), costs)
 
     def _grows_little(self, a: Group, b: Group) -> bool:
-        """Whether a large kernel was evaluated when it had almost as many ops as two groups.
+        """Whether a large kernel has few ops more, with a merge, than when it was last evaluated.
 
-        So the evaluations of a growing kernel take time in proportion to its final size.
+        The evaluations of a growing kernel then take time in proportion to its final size.
         """
         if self.check is Check.EVERY_KERNEL:
             return False
-        known = max(self.evaluated.get(g, 0) for g in (a, b))
-        return (
-            known >= MIN_LARGE_KERNEL_OPS and len(a.ops) + len(b.ops) < LARGE_KERNEL_GROWTH * known
-        )
+        known, ops = max(self.evaluated.get(g, 0) for g in (a, b)), len(a.ops) + len(b.ops)
+        return known >= MIN_OPS_OF_LARGE_KERNEL and ops < MIN_GROWTH_OF_LARGE_KERNEL * known
 
     def _extends_kernel(self, consumer: Op, a: Group, b: Group) -> bool:
         """Whether group `b` is one op that adds no loops to kernel `a`: no evaluation is needed."""

@@ -121,7 +121,7 @@ def stored_code(key: str, store: Store) -> ObjectCode | None:
     return None if text is None else _deserialize(text)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=16)
 def digest(text: str) -> str:
     """Return the SHA-256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
