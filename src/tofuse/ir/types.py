@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 from tofuse.ir.dims import Dim, product, show_dims
 
@@ -80,11 +81,11 @@ class TensorType:
         """Whether a value is in the memory of the host."""
         return is_host(self.device)
 
-    @property
+    @cached_property
     def numel(self) -> Dim:
         return product(self.shape)
 
-    @property
+    @cached_property
     def nbytes(self) -> Dim:
         return product((self.numel, self.dtype.itemsize))
 

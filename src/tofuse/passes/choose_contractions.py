@@ -192,12 +192,13 @@ def _separate_products(part: Partition, chosen: frozenset[Value]) -> frozenset[V
     def computed_from(v: Value) -> list[Value]:
         return [] if v in chosen else [r for op in users.get(v, ()) for r in op.results]
 
-    found: list[Value] = []
+    separate: list[Value] = []
     for op in (op for op in part.graph.ops if op.kind == "contract"):
         weight = producers.get(_unwidened(op.inputs[1], producers))
         if weight is None or region_of.get(weight) is not region_of[op]:
-            found += reachable([op.result], computed_from)
-    return chosen.intersection(found)
+            separate.append(op.result)
+    reached = reachable(separate, computed_from)
+    return chosen.intersection(reached)
 
 
 def _unwidened(weight: Value, producers: Mapping[Value, Op]) -> Value:

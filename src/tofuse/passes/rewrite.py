@@ -104,7 +104,7 @@ class Rewriter:
 
     def remap_operands(self, op: Op) -> Op:
         """Return the op with its operands replaced by their current values."""
-        if self.mapping and any(x in self.mapping for x in op.inputs):
+        if not self.mapping.keys().isdisjoint(op.inputs):
             return replace(op, operands=substitute_operands(op.operands, self.mapping))
         return op
 
@@ -197,9 +197,10 @@ def rewrite(graph: Graph, rules: Mapping[str, tuple[RewriteRule, ...]]) -> Graph
     for op in graph.ops:
         pending = [op]
         while pending:
-            current = rewriter.remap_operands(pending.pop())
-            matches = (rule(current, rewriter) for rule in rules.get(current.kind, ()))
-            found = next((match for match in matches if match is not None), None)
+            current, found = rewriter.remap_operands(pending.pop()), None
+            for rule in rules.get(current.kind, ()):
+                if (found := rule(current, rewriter)) is not None:
+                    break
             if found is None:
                 rewriter.emit(current)
             elif isinstance(found, Value):

@@ -25,9 +25,10 @@ def scan(steps, batch):
     return program, [*[torch.randn(batch, steps, 4, 16) for _ in range(4)], torch.randn(4, 16, 1)]
 
 
+@pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize("batch", [2, 32])
 @pytest.mark.parametrize("steps", [16, 64])
-def test_ops_are_lowered_a_few_times(monkeypatch, steps, batch):
+def test_ops_are_lowered_a_few_times(monkeypatch, steps, batch, trains):
     lowered, lower_region = [], lowering_memo.lower_region
 
     def counted(region, *args, **options):
@@ -36,6 +37,7 @@ def test_ops_are_lowered_a_few_times(monkeypatch, steps, batch):
 
     monkeypatch.setattr(lowering_memo, "lower_region", counted)
     program, args = scan(steps, batch)
+    args = [x.requires_grad_(trains) for x in args]
     report = tofuse.explain(program)(*args)
     ops = sum(len(graph.partition.graph.ops) for graph in report.graphs)
     assert sum(lowered) <= MAX_LOWERINGS_OF_AN_OP * ops

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tofuse.cost.thresholds import MAX_BUFFERS
 from tofuse.fusion.partition.graph_index import GraphIndex
 from tofuse.ir.graph import Op, Value
 from tofuse.ops.table import OPS, Pattern
@@ -42,20 +41,19 @@ class ElementwiseIndex:
     def is_trivial_kernel(self, ops: set[Op]) -> bool:
         """Whether elementwise ops certainly fit into one kernel.
 
-        They do if all values have one shape, without views between, and the buffers are few.
+        They do if all values have one shape, without views between.
         """
         shape = next(iter(ops)).result.shape
-        equal = all(
+        return all(
             v.shape == shape and v in self.index.aliases.memrefs and not self._is_inner_view(v, ops)
             for op in ops
             for v in (*op.inputs, op.result)
         )
-        return equal and (len(ops) <= MAX_BUFFERS // 2 or self._buffer_count(ops) <= MAX_BUFFERS)
 
-    def extends_kernel(self, op: Op, read: Sequence[Value], ops: Sequence[Op]) -> bool:
-        """Whether an op certainly fits into the kernel of `ops`, from which it reads `read`.
+    def extends_kernel(self, op: Op, read: Sequence[Value]) -> bool:
+        """Whether an op certainly fits into a kernel, from which it reads `read`.
 
-        It does if it needs no axes but those of `read`, and the buffers are few.
+        It does if it needs no axes but those of `read`.
         """
         if not is_elementwise(op):
             return False
@@ -66,9 +64,7 @@ class ElementwiseIndex:
         ]
         if len({None if p is None else self._find(p) for p in peers}) != 1 or None in peers:
             return False
-        if any(v not in self.index.aliases.memrefs for v in op.inputs):
-            return False
-        return self._buffer_count({*ops, op}) <= MAX_BUFFERS
+        return all(v in self.index.aliases.memrefs for v in op.inputs)
 
     def _slice_key(self, v: Value) -> tuple[object, ...] | None:
         """Return equal keys for slices of one value that differ only in their start."""
@@ -88,19 +84,6 @@ class ElementwiseIndex:
             self.parents[op] = self.parents.get(above, above)  # path halving
             op = above
         return op
-
-    def _buffer_count(self, ops: set[Op]) -> int:
-        """Return how many tensors a kernel of these ops reads and writes."""
-        index = self.index
-        read = {
-            index.aliases.memrefs[v].root
-            for op in ops
-            for v in op.inputs
-            if v in index.aliases.memrefs
-        }
-        made = {op.result for op in ops}
-        written = [v for v in made if v in index.returned or not ops.issuperset(index.readers[v])]
-        return len(read - made) + len(written)
 
     def _is_inner_view(self, v: Value, ops: set[Op]) -> bool:
         """Whether a value is a view of a value computed by these ops."""

@@ -23,6 +23,7 @@ class GraphIndex:
     producers: Mapping[Value, Op]
     users: Mapping[Value, Sequence[Op]]
     computing_ops: Mapping[Value, Op]  # the op that computes a value's elements, through views
+    sources: Mapping[Value, Value]  # what a value is a view of, through views; others: themselves
     predecessors: Mapping[Op, list[Op]]  # the ops that compute an op's inputs, through views
     readers: Mapping[Value, list[Op]]  # computing ops through views, in program order
     returned: frozenset[Value]  # the graph's outputs, through views
@@ -58,12 +59,14 @@ def index_graph(aliases: AliasAnalysis) -> GraphIndex:
     """Return the index of the graph that was analyzed."""
     graph, producers = aliases.graph, aliases.graph.producers()
     computing_ops: dict[Value, Op] = {}
+    sources = {v: v for v in graph.values()}
     predecessors: dict[Op, list[Op]] = {}
     readers: dict[Value, list[Op]] = {v: [] for v in graph.values()}
     for op in graph.ops:
         read = [computing_ops[v] for v in op.inputs if v in computing_ops]
         predecessors[op] = list(dict.fromkeys(read))
         if is_view(op):
+            sources[op.result] = sources[op.inputs[0]]
             for p in read:
                 computing_ops[op.result] = p
             continue
@@ -78,6 +81,7 @@ def index_graph(aliases: AliasAnalysis) -> GraphIndex:
         producers,
         graph.users(),
         computing_ops,
+        sources,
         predecessors,
         readers,
         frozenset(aliases.root(v) for v in graph.outputs if v is not None),

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from tofuse.analysis.reachability import reachable
 from tofuse.fusion.concat.concat_cost import is_concat_or_pad
 from tofuse.fusion.partition.elementwise_fusion import is_elementwise
+from tofuse.fusion.partition.graph_index import GraphIndex
+from tofuse.fusion.partition.group_buffers import GroupBuffers
 from tofuse.ir.graph import Op
 from tofuse.ir.region import Side
 
@@ -21,6 +23,7 @@ class Group:
     elementwise: bool  # no other ops
     concats: list[Op]  # the concats and pads among its ops
     rank: int  # unique, and lower than that of every successor
+    buffers: GroupBuffers
     side: Side | None = None  # no kernel has ops of two sides
     predecessors: set[Group] = field(default_factory=set)  # groups that it reads from
     successors: set[Group] = field(default_factory=set)
@@ -30,26 +33,35 @@ class Group:
 class Groups:
     """A partition of the computing ops of a graph, acyclic at all times."""
 
-    order: Mapping[Op, int]  # position in the program
+    index: GraphIndex
     sides: Mapping[str, Side] = field(default_factory=dict)  # by the names of results
     group_of: dict[Op, Group] = field(default_factory=dict)
 
-    def add(self, op: Op, predecessors: Iterable[Op]) -> None:
-        """Add a group of one op, which reads the given ops."""
+    def add(self, op: Op) -> None:
+        """Add a group of one op, whose predecessors have groups."""
         concats = [op] if is_concat_or_pad(op) else []
         rank = len(self.group_of)
         side = next((self.sides[v.name] for v in op.results if v.name in self.sides), None)
-        group = Group([op], op.kind == "opaque", is_elementwise(op), concats, rank, side)
+        group = Group(
+            [op],
+            op.kind == "opaque",
+            is_elementwise(op),
+            concats,
+            rank,
+            GroupBuffers.of_op(op, self.index),
+            side,
+        )
         self.group_of[op] = group
-        for p in predecessors:
+        for p in self.index.predecessors[op]:
             group.predecessors.add(self.group_of[p])
             self.group_of[p].successors.add(group)
 
     def merged_ops(self, a: Group, b: Group) -> list[Op]:
         """Return the ops of two groups in program order."""
-        if self.order[a.ops[-1]] < self.order[b.ops[0]]:
+        order = self.index.order
+        if order[a.ops[-1]] < order[b.ops[0]]:
             return a.ops + b.ops
-        return sorted(a.ops + b.ops, key=self.order.__getitem__)
+        return sorted(a.ops + b.ops, key=order.__getitem__)
 
     def merge(self, a: Group, b: Group) -> None:
         """Merge the smaller of two groups into the other; requires `can_merge`."""
@@ -61,6 +73,7 @@ class Groups:
         kept.elementwise = a.elementwise and b.elementwise
         kept.concats = a.concats + b.concats
         kept.side = a.side or b.side
+        kept.buffers = a.buffers.merge(b.buffers)
         for g in gone.predecessors:
             g.successors.remove(gone)
             g.successors.add(kept)
@@ -77,7 +90,8 @@ class Groups:
 
     def topological_order(self) -> list[Group]:
         """Return all groups, producers first, otherwise in program order."""
-        groups = list(dict.fromkeys(self.group_of[op] for op in self.order if op in self.group_of))
+        order = self.index.order
+        groups = list(dict.fromkeys(self.group_of[op] for op in order if op in self.group_of))
         done: set[Group] = set()
         result: list[Group] = []
         for g in groups:
@@ -88,7 +102,7 @@ class Groups:
                 if top in done:
                     stack.pop()
                 elif waiting:
-                    stack += sorted(waiting, key=lambda p: -self.order[p.ops[0]])
+                    stack += sorted(waiting, key=lambda p: -order[p.ops[0]])
                 else:
                     done.add(top)
                     result.append(stack.pop())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -58,7 +58,6 @@ class Check(Enum):
 
     LEGALITY = auto()
     KERNEL = auto()  # and the merged kernel, unless it is trusted or extends a kernel by an op
-    EVERY_KERNEL = auto()  # the same without the exception for extending ops
 
 
 @dataclass(eq=False)
@@ -75,10 +74,14 @@ class Growth:
     merges: list[tuple[Op, Op]] = field(default_factory=list)  # in order; an op of each group
     rejections: dict[tuple[Op, Op], Reason] = field(default_factory=dict)
     trusted: dict[Op, int] = field(default_factory=dict)  # ops with one number may be one kernel
+    trusted_kernels: int = 0
     inefficient: list[tuple[list[Op], float]] = field(default_factory=list)  # ops, us
     cost_sensitive: set[Group] = field(default_factory=set)  # every later merge is evaluated
     unevaluated: list[Op] = field(default_factory=list)  # ops that extended a kernel
-    evaluated: dict[Group, int] = field(default_factory=dict)  # ops at the last evaluation
+    suspects: set[Op] = field(default_factory=set)  # every merge of them is evaluated
+    # the ops of a kernel when it was last evaluated, and those of two kernels that were rejected
+    accepted: dict[Group, list[Op]] = field(default_factory=dict)
+    rejected: dict[tuple[Group, Group], tuple[int, Reason]] = field(default_factory=dict)
 
     def grow_optimistically(self) -> bool:
         """Make all legal merges, then evaluate each resulting kernel once.
@@ -94,36 +97,48 @@ class Growth:
         taken = set(accepted)
         rejected = [g for g in kernels if g not in taken]
         cores = [core for g in rejected for core in self._cores(g)]
-        trusted = [*(g.ops for g in accepted), *cores]
-        self.trusted = {op: k for k, ops in enumerate(trusted) for op in ops}
+        for ops in (*(g.ops for g in accepted), *cores):
+            self._trust(ops)
         return len(accepted) == len(kernels)
 
     def grow_checked(self) -> None:
         """Grow again, with a check of each merge.
 
-        Kernels that ops extended without an evaluation are evaluated at the end; if one of them
-        is rejected, or computes values twice at a loss, grow again and evaluate every merge.
+        Kernels that grew without an evaluation are evaluated at the end. If some are rejected, or
+        compute values twice at a loss, grow again and evaluate every merge of their ops, but those
+        that an accepted kernel had.
         """
         self._grow()
-        group_of = self.groups.group_of
-        extended = dict.fromkeys(group_of[op] for op in self.unevaluated)
-        if any(recomputes_too_much(self._evaluate(g.ops)) for g in extended):
-            self.check = Check.EVERY_KERNEL
+        while rejected := self._rejected_kernels():
+            for g in rejected:
+                self.suspects.update(g.ops)
+                self._trust(self.accepted.get(g, ()))
             self._grow()
+
+    def _trust(self, ops: Iterable[Op]) -> None:
+        """Merge these ops without a check."""
+        self.trusted_kernels += 1
+        self.trusted |= dict.fromkeys(ops, self.trusted_kernels)
+
+    def _rejected_kernels(self) -> list[Group]:
+        """Return the groups that grew without an evaluation to kernels that are rejected."""
+        group_of = self.groups.group_of
+        grown = dict.fromkeys(group_of[op] for op in self.unevaluated)
+        return [g for g in grown if recomputes_too_much(self._evaluate(g.ops))]
 
     def trust_inefficient(self) -> bool:
         """Trust inefficient kernels whose separate parts are not predicted to be faster.
 
         Return whether there are any.
         """
-        trusted_before = len(self.trusted)
-        for k, (ops, us) in enumerate(self.inefficient):
+        trusted_before = self.trusted_kernels
+        for ops, us in self.inefficient:
             parts = dict.fromkeys(self.groups.group_of[op] for op in ops)
             costs = [self._evaluate(g.ops).cost for g in parts]
             separate_us = sum(math.inf if c is None else c.us for c in costs)
             if len(costs) > 1 and separate_us >= SPLIT_THRESHOLD * us:
-                self.trusted |= dict.fromkeys(ops, -1 - k)
-        return len(self.trusted) > trusted_before
+                self._trust(ops)
+        return self.trusted_kernels > trusted_before
 
     def try_merge(self, producer: Op, consumer: Op) -> None:
         """Merge the groups of two ops, or note why not."""
@@ -143,9 +158,9 @@ class Growth:
         if fuel >= len(self.merges):
             return
         merged_group_of, self.merges = self.groups.group_of, self.merges[:fuel]
-        self.groups = Groups(self.index.order, self.sides)
+        self.groups = Groups(self.index, self.sides)
         for op in self.index.computing_ops_in_order():
-            self.groups.add(op, self.index.predecessors[op])
+            self.groups.add(op)
         group_of = self.groups.group_of
         for producer, consumer in self.merges:
             self.groups.merge(group_of[producer], group_of[consumer])
@@ -154,10 +169,11 @@ class Growth:
                 self.rejections[producer, consumer] = Rule.NO_FUEL()
 
     def _grow(self) -> None:
-        self.groups = Groups(self.index.order, self.sides)
+        self.groups = Groups(self.index, self.sides)
         self.elementwise = ElementwiseIndex(self.index)
         self.rejections, self.merges = {}, []
-        self.cost_sensitive, self.unevaluated, self.evaluated = set(), [], {}
+        self.cost_sensitive, self.unevaluated = set(), []
+        self.accepted, self.rejected = {}, {}
         for op in self.index.computing_ops_in_order():
             self._place(op)
         for op in self.index.graph.ops:
@@ -167,7 +183,7 @@ class Growth:
     def _place(self, op: Op) -> None:
         """Merge an op into the groups of its producers, those that save the most first."""
         producers = self.index.predecessors[op]
-        self.groups.add(op, producers)
+        self.groups.add(op)
         if op.kind == "opaque":
             rule = library_call_rule(op)
             self.rejections.update({(p, op): rule for p in producers})
@@ -278,12 +294,19 @@ class Growth:
         kernels = {self.trusted.get(op) for op in (*a.ops, *b.ops)}
         if len(kernels) == 1 and None not in kernels:
             return None
-        if self._extends_kernel(consumer, a, b) or self._grows_little(a, b):
+        is_suspect = not self.suspects.isdisjoint((producer, consumer))
+        if not is_suspect and (self._extends_kernel(consumer, a, b) or self._extends_large(a, b)):
             self.unevaluated.append(consumer)
             return None
-        rejection, together = self._evaluate(self.groups.merged_ops(a, b))
+        ops = self.groups.merged_ops(a, b)
+        known, reason = self.rejected.get((a, b), (0, None))
+        if reason is not None and _grows_little(known, len(ops)):
+            return reason
+        rejection, together = self._evaluate(ops)
         if rejection is None:
-            self.evaluated[max(a, b, key=lambda g: len(g.ops))] = len(a.ops) + len(b.ops)
+            self.accepted[max(a, b, key=lambda g: len(g.ops))] = ops
+        else:
+            self.rejected[a, b] = len(ops), rejection
         if not is_inefficient(together) or fusion_requested(producer, consumer):
             return rejection
         siblings = not shared.intersection(producer.results)
@@ -295,19 +318,14 @@ class Growth:
         cost_a, cost_b = (self._evaluate(g.ops).cost for g in (a, b))
         return merge_too_costly(together, (cost_a, cost_b), costs)
 
-    def _grows_little(self, a: Group, b: Group) -> bool:
-        """Whether a large kernel has few ops more, with a merge, than when it was last evaluated.
-
-        The evaluations of a growing kernel then take time in proportion to its final size.
-        """
-        if self.check is Check.EVERY_KERNEL:
-            return False
-        known, ops = max(self.evaluated.get(g, 0) for g in (a, b)), len(a.ops) + len(b.ops)
-        return known >= MIN_OPS_OF_LARGE_KERNEL and ops < MIN_GROWTH_OF_LARGE_KERNEL * known
+    def _extends_large(self, a: Group, b: Group) -> bool:
+        """Whether a large kernel has few ops more, with a merge, than the last evaluated one."""
+        known = max(len(self.accepted.get(g, ())) for g in (a, b))
+        return _grows_little(known, len(a.ops) + len(b.ops))
 
     def _extends_kernel(self, consumer: Op, a: Group, b: Group) -> bool:
         """Whether group `b` is one op that adds no loops to kernel `a`: no evaluation is needed."""
-        if self.check is Check.EVERY_KERNEL or a in self.cost_sensitive or b.ops != [consumer]:
+        if a in self.cost_sensitive or b.ops != [consumer]:
             return False
         computing_ops, group_of = self.index.computing_ops, self.groups.group_of
         read = [v for v in consumer.inputs if v in computing_ops]
@@ -315,4 +333,13 @@ class Growth:
         first_reads = [v for v in read_from_a if self.elementwise.slice_reader(v) is None]
         if any(loop_structure_changes((computing_ops[v],), (consumer,)) for v in first_reads):
             return False
-        return self.elementwise.extends_kernel(consumer, read_from_a, a.ops)
+        return self.elementwise.extends_kernel(consumer, read_from_a)
+
+
+def _grows_little(known: int, ops: int) -> bool:
+    """Whether a kernel has few ops more than the `known` ones when it was last evaluated.
+
+    Kernels are not evaluated again until they have grown, if they are large: the evaluations of a
+    growing kernel then take time in proportion to its final size.
+    """
+    return known >= MIN_OPS_OF_LARGE_KERNEL and ops < MIN_GROWTH_OF_LARGE_KERNEL * known

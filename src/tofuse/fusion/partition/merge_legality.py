@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tofuse.analysis.alias import is_communication, is_view
 from tofuse.cost.thresholds import (
+    MAX_BUFFERS,
     MAX_READER_SHAPES,
     MAX_STATEMENTS,
     MEMORY_ROUND_TRIP,
@@ -16,7 +17,7 @@ from tofuse.cost.thresholds import (
 from tofuse.fusion.concat.concat_cost import concat_too_costly, costs_more_than, is_concat_or_pad
 from tofuse.fusion.partition.graph_index import GraphIndex
 from tofuse.fusion.partition.groups import Group, Groups
-from tofuse.fusion.partition.region_evaluator import RegionEvaluator
+from tofuse.fusion.partition.region_evaluator import TOO_MANY_BUFFERS, RegionEvaluator
 from tofuse.fusion.partition.region_split import Split
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_forbidden, fusion_requested
@@ -64,6 +65,8 @@ class MergeLegality:
         # groups of several ops have passed the device rules before
         if device_of((producer,)) != device_of((consumer,)):
             return Rule.DIFFERENT_DEVICES()
+        if a.buffers.count_with(b.buffers) > MAX_BUFFERS:
+            return TOO_MANY_BUFFERS
         if not groups.can_merge(a, b):
             return Rule.COMPUTED_BETWEEN()
         return None

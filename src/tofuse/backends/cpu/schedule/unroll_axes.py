@@ -103,8 +103,12 @@ def _unroll_axis(kernel: Kernel, axis: str, profitable: bool) -> Kernel | None:
         return None
     if not profitable and not _guards_exclude_iterations(guards, kernel, axis):
         return None
-    unrolled = _Unroller(kernel, axis).kernel()
     limit = MAX_STATEMENTS if profitable else min(MAX_STATEMENTS, count // 2)
+    if not any(isinstance(s, InRange) for s in inside):  # all copies are live
+        count -= sum(isinstance(s, Reduce) and axis in s.over for s in inside)
+        if count > limit:
+            return None
+    unrolled = _Unroller(kernel, axis).kernel()
     return unrolled if len(unrolled.body) <= limit else None
 
 
