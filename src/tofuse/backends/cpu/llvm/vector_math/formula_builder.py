@@ -290,6 +290,29 @@ class FormulaBuilder:
             results.append(self.emit(f"phi {self.type(c.scalar)} {arms}", c.scalar))
         return tuple(results)
 
+    def call_rarely(
+        self, name: str, x: Value, formula: Callable[[FormulaBuilder, Value], tuple[Value, ...]]
+    ) -> tuple[Value, ...]:
+        """Return the results of a formula from a function of its own, which is not inlined.
+
+        A kernel has the code of a function once for each call and vector, and its rare branch once.
+        """
+        body = function_body()
+        b = FormulaBuilder(body, self.width, self.avx512)
+        results = formula(b, b.value("%x", x.scalar))
+        symbol, total = math_symbol(name, short_name(x.scalar), self.width), "poison"
+        ty = f"{{ {', '.join(self.type(r.scalar) for r in results)} }}"
+        for k, r in enumerate(results):
+            total = body.let(f"insertvalue {ty} {total}, {r.typed}, {k}")
+        head = f"define internal {ty} {symbol}({self.type(x.scalar)} %x)"
+        lines = [f"{head} noinline cold nounwind memory(none) {{", "entry:", *body.lines]
+        self.f.declarations |= body.declarations
+        self.f.declarations[symbol] = "\n".join([*lines, f"  ret {ty} {total}", "}", ""])
+        found = self.f.let(f"call {ty} {symbol}({x.typed})")
+        return tuple(
+            self.emit(f"extractvalue {ty} {found}, {k}", r.scalar) for k, r in enumerate(results)
+        )
+
     def fold_table(
         self,
         table: str,

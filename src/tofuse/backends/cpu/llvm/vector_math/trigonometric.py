@@ -62,7 +62,12 @@ def _reduce_argument(b: FormulaBuilder, x: Value, per_pi: int, shift: float) -> 
     is_large = b.abs(x) > LIMIT[x.scalar]
 
     def slow() -> tuple[Value, ...]:
-        precise = _reduce_payne_hanek(b, x, per_pi, shift)
+        name = "reduce_angle" if not shift else "reduce_shifted_angle"
+        precise = b.call_rarely(
+            name if per_pi == 1 else f"{name}_{per_pi}",
+            x,
+            lambda own, angle: _reduce_payne_hanek(own, angle, per_pi, shift),
+        )
         return tuple(b.select(is_large, e, c) for e, c in zip(precise, common, strict=True))
 
     r, sign = b.branch_if_any(is_large, common, slow)
