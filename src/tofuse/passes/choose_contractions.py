@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from tofuse.analysis.alias import is_view, view_chain
 from tofuse.analysis.reachability import reachable
@@ -27,7 +28,7 @@ from tofuse.ir.types import DType
 from tofuse.ops.table import OPS, Pattern
 from tofuse.passes.chained_products import chained_products, separate_chains
 from tofuse.passes.contract_products import contract_products, is_contractible
-from tofuse.passes.duplicate_chains import duplicate_chains
+from tofuse.passes.duplicate_chains import DuplicatedChains, duplicate_chains
 from tofuse.passes.expand_attention import attention_calls, expand_attention, separate_attention
 from tofuse.passes.product_ops import factors_of, finished_results, weight_of
 
@@ -73,6 +74,11 @@ def choose_contractions(
     alone = frozenset(v for v in decoded | faster if weight_of(producers[v]) not in dependent)
     few = frozenset(v for v in alone if _has_few_rows(producers[v], producers, costs_of))
     chosen, attention = alone | candidates, attention_calls(graph, costs_of)
+    choose_again = partial(
+        choose_contractions, original, form_regions, region_us, costs_of, rejection
+    )
+    if failed := _failed_copies(duplicated, chosen):
+        return choose_again(single=single | duplicated.beside(failed))
     contracted = expand_attention(_contract(graph, chosen, few), attention)
     part = form_regions(contracted, sides)
     unchained = separate_chains(part, candidates)
@@ -82,17 +88,19 @@ def choose_contractions(
     rejected |= dict.fromkeys(unchained - alone, Rule.SEPARATE_CHAIN())
     rejected |= _slower_products(part, alone - few, region_us, costs_of)
     kept = chosen - rejected.keys()
-    if failed := {v for v, copy in duplicated.copies.items() if not {v, copy} <= kept}:
-        single |= duplicated.beside(failed)
-        return choose_contractions(
-            original, form_regions, region_us, costs_of, rejection, single=single
-        )
+    if failed := _failed_copies(duplicated, kept):
+        return choose_again(single=single | duplicated.beside(failed))
     reasons |= {factors_of(producers[v]): reason for v, reason in rejected.items()}
     separate = separate_attention(graph, part, attention)
     if rejected or separate:
         contracted = expand_attention(_contract(graph, kept, few), attention - separate)
         part = form_regions(contracted, sides)
     return Contractions(part, reasons, sides)
+
+
+def _failed_copies(duplicated: DuplicatedChains, chosen: frozenset[Value]) -> set[Value]:
+    """Return the products with a copy of which kernels do not compute both."""
+    return {v for v, copy in duplicated.copies.items() if not {v, copy} <= chosen}
 
 
 def _general_reasons(graph: Graph, costs_of: CostsOf) -> dict[tuple[Value, Value], Reason]:
