@@ -1,5 +1,6 @@
-"""Machine code in a store on disk: the same results without running LLVM again."""
+"""Machine code: in a store on disk, with the same results, and not longer than it must be."""
 
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +9,9 @@ import pytest
 from llvmlite.binding import ffi
 
 from tofuse.backends.cpu.llvm import machine_code
-from tofuse.backends.cpu.llvm.machine_code import ObjectCode, object_codes
+from tofuse.backends.cpu.llvm.machine_code import ObjectCode, assembly, object_codes
+from tofuse.backends.cpu.llvm.vector_math.formula_builder import math_symbol
+from tofuse.backends.cpu.llvm.vector_math.registry import math_definitions
 from tofuse.disk_store import Store
 from tofuse.errors import CompileError
 
@@ -155,3 +158,15 @@ def test_library_without_a_file_is_locked(monkeypatch):
     machine_code._unlocked.cache_clear()
     monkeypatch.undo()
     assert code == object_code(TEXT, None)
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_reduction_of_large_angles_is_in_a_kernel_once(name):
+    """Vector math is inlined at each call; its long branch for rare arguments is not."""
+    calls = [
+        f"  %y{k + 1} = call <8 x float> {math_symbol(name, 'f32', 8)}(<8 x float> %y{k})"
+        for k in range(8)
+    ]
+    chain = ["define <8 x float> @chain(<8 x float> %y0) {", *calls, "  ret <8 x float> %y8", "}"]
+    text = assembly("\n".join([*math_definitions([(name, "f32")], 8).values(), *chain]))
+    assert len(re.findall(r"^\"?tofuse\.reduce_.*:$", text, re.MULTILINE)) == 1

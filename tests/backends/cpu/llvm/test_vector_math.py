@@ -4,7 +4,6 @@ import ctypes
 import itertools
 import math
 import platform
-import re
 from collections.abc import Callable
 from ctypes.util import find_library
 from functools import cache
@@ -16,7 +15,6 @@ import pytest
 import torch
 
 from tofuse.backends.cpu.llvm.load import host_processor
-from tofuse.backends.cpu.llvm.machine_code import assembly
 from tofuse.backends.cpu.llvm.vector_math.formula_builder import math_symbol
 from tofuse.backends.cpu.llvm.vector_math.registry import MATH, math_definitions
 
@@ -357,18 +355,6 @@ def test_definitions_are_keyed_by_symbol() -> None:
     assert all(f"{symbol}(" in text or f"{symbol} =" in text for symbol, text in texts.items())
     assert texts["@llvm.fma.v16f32"].startswith("declare <16 x float> @llvm.fma.v16f32(")
     assert math_symbol("exp", "f32", 1) == "@tofuse.exp.f32"
-
-
-@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
-def test_rare_branch_is_in_a_kernel_once(name: str) -> None:
-    """Vector math is inlined at each call; the reduction of large angles is not."""
-    calls = [
-        f"  %y{k + 1} = call <8 x float> {math_symbol(name, 'f32', 8)}(<8 x float> %y{k})"
-        for k in range(8)
-    ]
-    chain = ["define <8 x float> @chain(<8 x float> %y0) {", *calls, "  ret <8 x float> %y8", "}"]
-    text = assembly("\n".join([*math_definitions([(name, "f32")], 8).values(), *chain]))
-    assert len(re.findall(r"^\"?tofuse\.reduce_.*:$", text, re.MULTILINE)) == 1
 
 
 @pytest.mark.parametrize("elem", DTYPES)
