@@ -1,4 +1,4 @@
-"""Programs that tracing rejects with a clear error; guards on grad mode."""
+"""Programs that tracing rejects with a clear error; guards on grad mode; layouts that change."""
 
 import pytest
 import torch
@@ -119,3 +119,37 @@ def test_a_result_returned_twice_beside_a_view_of_all_of_it(capture):
     first, written, same, last = tofuse.compile(program, capture=capture)(torch.randn(3, 3))
     assert written is same and first is not written and last is not written
     assert {t.data_ptr() for t in (first, written, last)} == {written.data_ptr()}
+
+
+def squeezes(x, w):
+    x.squeeze_()
+    return x[None], x.unsqueeze(1), x
+
+
+def transposes(x, w):
+    x.t_()
+    return x.t(), (x.t() * w).sum(), x.reshape(-1)
+
+
+def squeezes_and_multiplies(x, w):
+    x.squeeze_()
+    y = x[None]
+    return y, y * w
+
+
+@pytest.mark.parametrize("capture", ["trace", "dynamo"])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("program", [squeezes, transposes, squeezes_and_multiplies])
+def test_views_of_an_argument_whose_layout_changes(program, grad, capture):
+    """A view that undoes the change has the layout that the argument had, but is not the argument.
+
+    The two were one tensor, whose layout AOTAutograd changed.
+    """
+    torch.compiler.reset()
+    values = torch.arange(3.0)[None], torch.rand(1, 3)
+    (x, w), (y, v) = ((a.clone(), b.clone().requires_grad_(grad)) for a, b in (values, values))
+    expected, found = program(x, w), tofuse.compile(program, capture=capture)(y, v)
+    assert [r is y for r in found] == [r is x for r in expected]
+    for e, f in zip((*expected, x), (*found, y), strict=True):
+        assert (e.shape, e.stride()) == (f.shape, f.stride())
+        torch.testing.assert_close(e, f)

@@ -122,8 +122,12 @@ class AOTGraphs:
                 gm, self.memory = self.passes(gm, None)
             if phase == "forward" and self.metadata is not None:
                 relax_tangents(self.metadata)
-            graph = self._graph(gm, phase)
-            return mark_boxed(_count_writes(gm, graph) if phase == "backward" else graph)
+            run: BoxedFunction = self._graph(gm, phase)
+            if phase == "backward":
+                run = _count_writes(gm, run)
+            elif self._changes_layouts():
+                run = _view_returned_arguments(run)
+            return mark_boxed(run)
 
         return make_graph
 
@@ -221,6 +225,22 @@ class AOTGraphs:
         if self.partitioned is None or returns_views or not torch.is_grad_enabled():
             return None
         return training_runtime(self.partitioned, meta)
+
+
+def _view_returned_arguments(run: BoxedFunction) -> BoxedFunction:
+    """Return a graph that returns views of arguments where it would return arguments.
+
+    AOTAutograd changes the layouts of arguments in place afterwards, not those of their views.
+    """
+
+    def run_and_view(args: list[object], /) -> list[torch.Tensor]:
+        arguments = tuple(args)
+        return [
+            r.view_as(r) if any(r is a for a in arguments) and isinstance(r, torch.Tensor) else r
+            for r in run(args)
+        ]
+
+    return run_and_view
 
 
 def _count_writes(gm: GraphModule, run: BoxedFunction) -> BoxedFunction:

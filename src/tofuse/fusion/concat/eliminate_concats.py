@@ -134,8 +134,9 @@ class _Elimination:
 
     def _is_too_long(self, op: Op) -> bool:
         """Whether an op is a concat of more operands than a kernel takes."""
-        limit = self.costs_of(op.result.type.device).max_concat_operands
-        return op.kind == "cat" and len(op.inputs) > limit
+        if op.kind != "cat":
+            return False
+        return len(op.inputs) > self.costs_of(op.result.type.device).max_concat_operands
 
     def _can_be_in_place(self, root: Value, strides: tuple[Dim, ...]) -> bool:
         """Whether a kernel makes a value that may have these strides in the concat's memory.
