@@ -99,7 +99,7 @@ def choose_contractions(
 
 
 def _failed_copies(duplicated: DuplicatedChains, chosen: frozenset[Value]) -> set[Value]:
-    """Return the products with a copy of which kernels do not compute both."""
+    """Return the copied products that are not chosen, or whose copy is not chosen."""
     return {v for v, copy in duplicated.copies.items() if not {v, copy} <= chosen}
 
 

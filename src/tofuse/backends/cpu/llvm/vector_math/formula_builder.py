@@ -295,7 +295,7 @@ class FormulaBuilder:
     ) -> tuple[Value, ...]:
         """Return the results of a formula from a function of its own, which is not inlined.
 
-        A kernel has the code of a function once for each call and vector, and its rare branch once.
+        It is for rare arguments. Other formulas are inlined at each call, which repeats their code.
         """
         body = function_body()
         b = FormulaBuilder(body, self.width, self.avx512)

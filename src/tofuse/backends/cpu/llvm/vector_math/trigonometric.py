@@ -62,11 +62,9 @@ def _reduce_argument(b: FormulaBuilder, x: Value, per_pi: int, shift: float) -> 
     is_large = b.abs(x) > LIMIT[x.scalar]
 
     def slow() -> tuple[Value, ...]:
-        name = "reduce_angle" if not shift else "reduce_shifted_angle"
+        name = f"reduce_angle.{per_pi}.{shift:g}"
         precise = b.call_rarely(
-            name if per_pi == 1 else f"{name}_{per_pi}",
-            x,
-            lambda own, angle: _reduce_payne_hanek(own, angle, per_pi, shift),
+            name, x, lambda own, angle: _reduce_payne_hanek(own, angle, per_pi, shift)
         )
         return tuple(b.select(is_large, e, c) for e, c in zip(precise, common, strict=True))
 
