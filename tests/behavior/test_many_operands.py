@@ -1,4 +1,4 @@
-"""Programs of more operands than a kernel may have buffers, in any order of axes, with gradients."""
+"""Programs of more operands than a kernel may have buffers, transposed, with gradients."""
 
 import pytest
 import torch
