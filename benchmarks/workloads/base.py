@@ -11,7 +11,15 @@ from benchmarks.check import as_tuple, output_gradients
 from benchmarks.seeds import RNG_SEED, Inputs, Program, Size
 
 WorkloadGroup = Literal[
-    "table", "extra", "bf16", "sizes", "products", "attention", "models", "machine"
+    "table",
+    "extra",
+    "bf16",
+    "sizes",
+    "products",
+    "attention",
+    "neighbours",
+    "models",
+    "machine",
 ]
 Results = tuple[Tensor, ...]
 InputMaker = Callable[[Size, torch.dtype], Inputs]

@@ -11,6 +11,7 @@ from benchmarks.seeds import Inputs, Size
 from benchmarks.workloads.attention import ATTENTION
 from benchmarks.workloads.base import Case, CaseMaker, Workload, WorkloadGroup, calls
 from benchmarks.workloads.extra import BF16, EXTRA, SIZES
+from benchmarks.workloads.neighbours import NEIGHBOURS
 from benchmarks.workloads.products import PRODUCTS
 from benchmarks.workloads.table import TABLE
 
@@ -71,6 +72,6 @@ MODELS: tuple[Workload, ...] = tuple(
 
 COPY = Workload("copy", "machine", calls(copy, copy_inputs))
 WORKLOADS: tuple[Workload, ...] = (
-    *(*TABLE, *EXTRA, *BF16, *SIZES, *PRODUCTS, *ATTENTION, *MODELS),
+    *(*TABLE, *EXTRA, *BF16, *SIZES, *PRODUCTS, *ATTENTION, *NEIGHBOURS, *MODELS),
 )
 GROUPS: tuple[WorkloadGroup, ...] = tuple(dict.fromkeys(w.group for w in WORKLOADS))
