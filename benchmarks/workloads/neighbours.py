@@ -1,6 +1,7 @@
 """Programs that read a neighbour: stencils, convolutions, recurrences and sums by segment."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import reduce
 
 import torch
 import torch.nn.functional as F
@@ -119,8 +120,9 @@ def gaussian(image: Tensor) -> Tensor:
     """Return an image blurred by five taps along rows, then along columns."""
     taps = (0.0625, 0.25, 0.375, 0.25, 0.0625)
     p = F.pad(image[None, None], (2, 2, 2, 2), mode="reflect")[0, 0]
-    rows = sum(w * p[:, k : k + image.shape[1]] for k, w in enumerate(taps))
-    return sum(w * rows[k : k + image.shape[0]] for k, w in enumerate(taps))
+    across = [w * p[:, k : k + image.shape[1]] for k, w in enumerate(taps)]
+    rows = reduce(torch.add, across)
+    return reduce(torch.add, [w * rows[k : k + image.shape[0]] for k, w in enumerate(taps)])
 
 
 def local_statistics(image: Tensor) -> Tensor:
@@ -186,7 +188,7 @@ def markov_inputs(size: Size, dtype: torch.dtype) -> Inputs:
     return torch.randn(batch, steps, states).to(dtype), torch.randn(states, states).to(dtype)
 
 
-CUMULATIVE: dict[str, Callable[[Tensor], Tensor]] = {
+CUMULATIVE: dict[str, Program] = {
     "cumsum_rows": lambda x: x.cumsum(-1),
     "cumsum_columns": lambda x: x.cumsum(0),
     "cumsum_scaled": lambda x: (x * 0.5 + 1).cumsum(-1) * 2,
@@ -249,7 +251,7 @@ def bags(x: Tensor, keys: Tensor, zero: Tensor) -> Tensor:
 BIG, TINY = (4096, 4096), (17, 19)
 MIDDLE = (512, 512)
 
-STENCILS = {
+STENCILS: dict[str, tuple[Program, InputMaker]] = {
     "heat": (heat(1), grids(1, BIG, TINY)),
     "heat_2": (heat(2), grids(1, BIG, TINY)),
     "heat_4_small": (heat(4), grids(1, MIDDLE, TINY)),
@@ -272,13 +274,13 @@ ADJOINTS = {
     "gray_scott_2_training": (gray_scott(2), grids(2, BIG, TINY, grad=True)),
     "gaussian_training": (gaussian, grids(1, BIG, TINY, grad=True)),
 }
-RECURRENCES = {
+RECURRENCES: dict[str, tuple[Program, InputMaker]] = {
     "rwkv_64": (rwkv, rwkv_inputs(64)),
     "low_pass": (low_pass, grids(1, (4096, 64, 32), (3, 5, 4))),
     "hidden_markov": (hidden_markov, markov_inputs),
     **{name: (f, grids(1, (4096, 2048), TINY)) for name, f in CUMULATIVE.items()},
 }
-SEGMENTS = {
+SEGMENTS: dict[str, tuple[Program, InputMaker]] = {
     "group_sum": (group_sum, grouped(False)),
     "group_sum_sorted": (group_sum, grouped(True)),
     "group_max": (group_max, grouped(False)),

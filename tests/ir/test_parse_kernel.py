@@ -6,9 +6,10 @@ import pytest
 
 from tests.support.cases import read_cases
 from tofuse.errors import ParseError, VerifyError
+from tofuse.ir.affine import AffineExpr, make_affine
 from tofuse.ir.dims import symbol
 from tofuse.ir.graph import Scalar
-from tofuse.ir.kernel import AffineExpr, Compute, Load, Store, make_affine
+from tofuse.ir.kernel import Compute, Load, Store
 from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ops.check_kernel import check_kernel
 

@@ -9,9 +9,10 @@ import pytest
 
 from tofuse.analysis.alias import MemRef
 from tofuse.fusion.lowering_memo import LoweringMemo, SharedKernel
+from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.graph import Value
-from tofuse.ir.kernel import AffineExpr, InRange, Kernel, Load, Store
+from tofuse.ir.kernel import InRange, Kernel, Load, Store
 from tofuse.ir.region import Region
 
 MAX_POINTS = 1 << 20  # of one statement; larger kernels are not checked

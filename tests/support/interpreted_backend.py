@@ -26,9 +26,10 @@ from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
 from tofuse.cost.target_costs import TargetCosts
 from tofuse.errors import CompileError, ParseError
+from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim, evaluate, symbol
 from tofuse.ir.graph import Graph, Value
-from tofuse.ir.kernel import AffineExpr, Gather, Kernel, Load, Store
+from tofuse.ir.kernel import Gather, Kernel, Load, Store
 from tofuse.ir.launch_facts import LaunchFacts
 from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.plan import Plan

@@ -6,9 +6,10 @@ import math
 from typing import Union
 
 from tofuse.analysis.guard_ranges import touched_fractions
+from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import size_hint
 from tofuse.ir.interleave import interleave_groups
-from tofuse.ir.kernel import AffineExpr, Gather, Kernel, Load, Store
+from tofuse.ir.kernel import Gather, Kernel, Load, Store
 
 Access = Union[Load, Store, Gather]  # noqa: UP007
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.graph import Scalar
-from tofuse.ir.kernel import AffineExpr, Arg, Compute, InRange, Iota, Kernel, Load, Stmt
+from tofuse.ir.kernel import Arg, Compute, InRange, Iota, Kernel, Load, Stmt
 from tofuse.ir.types import DType
 
 N = TypeVar("N")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tofuse.ir.kernel import Compute, Kernel, Load, Uniform
+from tofuse.ir.kernel import Compute, Kernel, Load, Scan, Uniform
 from tofuse.ops.table import OPS
 
 
@@ -10,7 +10,7 @@ def kernel_work(kernel: Kernel) -> float:
     """Return an estimate of the additions per point of the iteration space."""
     total = 0.0
     for s in kernel.body:
-        if isinstance(s, Compute):
+        if isinstance(s, (Compute, Scan)):
             total += 0.3 * (OPS[s.op].cost if s.op in OPS else 2.0)
         else:
             total += 4.0 if isinstance(s, (Uniform, Load)) else 0.5

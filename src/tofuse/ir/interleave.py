@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Union
 
+from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim
-from tofuse.ir.kernel import AffineExpr, Kernel, Load, Stmt, Store
+from tofuse.ir.kernel import Kernel, Load, Stmt, Store
 
 MAX_STRIDE = 32  # elements: the largest factor of an interleave group
 Access = Union[Load, Store]  # noqa: UP007

@@ -7,51 +7,17 @@ their order, tiles and vectors (`ir/schedule.py`, `ir/nest.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import ClassVar, TypeVar, Union
 
+from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim, SymDim, show_symbols
 from tofuse.ir.graph import Scalar
 from tofuse.ir.types import DType
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class AffineExpr:
-    """`const + sum(coefficient * axis)`, with terms sorted by axis and no zero coefficient."""
-
-    terms: tuple[tuple[str, Dim], ...] = ()
-    const: Dim = 0
-
-    def __add__(self, other: AffineExpr) -> AffineExpr:
-        return make_affine([*self.terms, *other.terms], self.const + other.const)
-
-    def __mul__(self, factor: Dim) -> AffineExpr:
-        return make_affine([(a, c * factor) for a, c in self.terms], self.const * factor)
-
-    def coefficient(self, axis: str) -> Dim:
-        return next((c for a, c in self.terms if a == axis), 0)
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        return tuple(a for a, _ in self.terms)
-
-    def __repr__(self) -> str:
-        parts = [a if c == 1 else f"({c})*{a}" for a, c in self.terms]
-        if self.const != 0 or not parts:
-            parts.append(str(self.const))
-        return " + ".join(parts)
-
-
-def make_affine(terms: Iterable[tuple[str, Dim]], const: Dim = 0) -> AffineExpr:
-    """Return the canonical form of a sum of terms."""
-    total: dict[str, Dim] = {}
-    for axis, c in terms:
-        total[axis] = total.get(axis, 0) + c
-    return AffineExpr(tuple(sorted((a, c) for a, c in total.items() if c != 0)), const)
 
 
 @dataclass(frozen=True)
@@ -278,6 +244,24 @@ class Reduce(Statement):
 
 
 @dataclass(frozen=True, eq=False)
+class Scan(Statement):
+    """Combine `arg` with the value of the step before along `axis`; a scan of `ops.table`.
+
+    The steps are in order of the axis, or of the axis from its end if `reverse`.
+    """
+
+    name: str
+    op: str
+    arg: str
+    axis: str
+    reverse: bool
+    dtype: DType
+
+    def map(self, f: StatementMap) -> Scan:
+        return Scan(self.name, self.op, f.value(self.arg), self.axis, self.reverse, self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
 class Store(Statement):
     """Write one element."""
 
@@ -290,7 +274,7 @@ class Store(Statement):
         return Store(self.buffer, f.index(self.index), f.arg(self.value), self.dtype)
 
 
-Definition = Union[Load, Gather, Compute, Iota, InRange, Uniform, Reduce]  # noqa: UP007
+Definition = Union[Load, Gather, Compute, Iota, InRange, Uniform, Reduce, Scan]  # noqa: UP007
 Stmt = Union[Definition, Store]  # noqa: UP007
 
 
@@ -339,12 +323,14 @@ def iteration_axes(
     """Return the axes that each value depends on, and the axes that each statement runs over.
 
     The two differ for a reduction: it runs over its operand's axes, but its value depends only on
-    the axes that are not reduced.
+    the axes that are not reduced. A scan and its value depend on its axis.
     """
     values: dict[str, frozenset[str]] = {}
     domains: dict[Stmt, frozenset[str]] = {}
     for stmt in kernel.body:
         axes = _union([values[u] for u in stmt.uses], [i for i in stmt.indices if i.terms])
+        if isinstance(stmt, Scan):
+            axes |= {stmt.axis}
         domains[stmt] = axes | frozenset(stmt.over) if isinstance(stmt, Reduce) else axes
         if not isinstance(stmt, Store):
             values[stmt.name] = axes - frozenset(stmt.over) if isinstance(stmt, Reduce) else axes
@@ -393,6 +379,9 @@ def show_stmt(stmt: Stmt) -> str:
         case Reduce():
             at = "" if stmt.position is None else f" at [{stmt.position!r}]"
             right = f"reduce {stmt.op}<{','.join(stmt.over)}> {stmt.arg}{at}"
+        case Scan():
+            down = " down" if stmt.reverse else ""
+            right = f"scan {stmt.op}<{stmt.axis}> {stmt.arg}{down}"
         case Store():
             left = f"store {stmt.buffer}[{stmt.index!r}] {stmt.value}"
             return f"{left} : {stmt.dtype.value}"

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Union
 
+from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim
-from tofuse.ir.kernel import AffineExpr, Kernel, Load, Reduce, Stmt, show_stmt
+from tofuse.ir.kernel import Kernel, Load, Reduce, Scan, Stmt, show_stmt
 from tofuse.ir.schedule import Loop, Schedule
 from tofuse.ir.types import DType
 
@@ -50,13 +51,20 @@ class Reload:
 class For:
     """A loop over an axis or its tiles. `reductions` start before it and finish after it.
 
-    The memory of the loads in `prefetch` is brought into the cache meanwhile.
+    The memory of the loads in `prefetch` is brought into the cache meanwhile. `carries` are those
+    of the scans along the axis.
     """
 
     loop: Loop
     body: tuple[Node, ...]
     reductions: tuple[Accumulator, ...] = ()
     prefetch: tuple[Load, ...] = ()
+    carries: tuple[Carry, ...] = ()
+
+    @property
+    def runs_down(self) -> bool:
+        """Whether the loop starts at the end of the axis."""
+        return any(c.scan.reverse for c in self.carries)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +84,17 @@ class Accumulator:
     @property
     def arrays(self) -> tuple[Scratch, ...]:
         return tuple(s for s in (self.array, self.best, *self.stages) if s is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class Carry:
+    """The value of a scan that one iteration hands to the next.
+
+    It is in a register, or in `array` if it depends on the axes of inner loops.
+    """
+
+    scan: Scan
+    array: Scratch | None = None
 
 
 Node = Union[StmtNode, Reload, For]  # noqa: UP007
@@ -153,6 +172,7 @@ def _arrays_of(nodes: tuple[Node, ...]) -> Iterator[Scratch]:
             yield node.scratch
         elif isinstance(node, For):
             yield from (x for a in node.reductions for x in a.arrays)
+            yield from (c.array for c in node.carries if c.array is not None)
             yield from _arrays_of(node.body)
 
 
@@ -166,11 +186,16 @@ def _show_nodes(nodes: tuple[Node, ...], depth: int) -> list[str]:
                 lines.append(f"{pad}{node.name} = reload {node.scratch.name}")
             case For():
                 lines += [f"{pad}begin {_show_accumulator(a)}" for a in node.reductions]
+                lines += [f"{pad}carry {_show_carry(c)}" for c in node.carries]
                 ahead = "".join(f" prefetch {s.name}[{s.index!r}]" for s in node.prefetch)
                 lines.append(f"{pad}for {node.loop!r}{ahead}:")
                 lines += _show_nodes(node.body, depth + 1)
                 lines += [f"{pad}end {a.reduce.name}" for a in node.reductions]
     return lines
+
+
+def _show_carry(c: Carry) -> str:
+    return c.scan.name if c.array is None else f"{c.scan.name} in {c.array.name}"
 
 
 def _show_accumulator(a: Accumulator) -> str:

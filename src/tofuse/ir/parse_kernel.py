@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from tofuse.ir.affine import AffineExpr, make_affine
 from tofuse.ir.dims import Dim, Symbol, parse_dim, symbol, symbols_of
 from tofuse.ir.graph import Scalar
 from tofuse.ir.kernel import (
-    AffineExpr,
     Arg,
     Axis,
     Buffer,
@@ -20,10 +20,10 @@ from tofuse.ir.kernel import (
     Kernel,
     Load,
     Reduce,
+    Scan,
     Stmt,
     Store,
     Uniform,
-    make_affine,
     show_stmt,
 )
 from tofuse.ir.line_reader import END, LineReader, read_block, read_lines
@@ -67,6 +67,7 @@ class KernelStatements:
     def __init__(self, kernel: Kernel, lines: Iterable[LineReader]) -> None:
         self.definitions = kernel.definitions
         self.reductions = {n: s for n, s in self.definitions.items() if isinstance(s, Reduce)}
+        self.scans = {n: s for n, s in self.definitions.items() if isinstance(s, Scan)}
         self.by_text = {show_stmt(s): s for s in reversed(kernel.body)}
         symbols: dict[str, Symbol] = {s: s for s in kernel.symbols if isinstance(s, Symbol)}
         self.parser = _Parser(set(kernel.extents), symbols)
@@ -85,6 +86,10 @@ class KernelStatements:
     def reduction(self, line: LineReader) -> Reduce:
         """Consume the name of a reduction."""
         return line.lookup(self.reductions, "is not a reduction of the kernel")
+
+    def scan(self, line: LineReader) -> Scan:
+        """Consume the name of a scan."""
+        return line.lookup(self.scans, "is not a scan of the kernel")
 
     def index(self, line: LineReader) -> AffineExpr:
         """Consume an index in brackets."""
@@ -163,14 +168,9 @@ class _Parser:
                     below=line.number() if line.skip("below") else None,
                 )
             case "reduce":
-                return Reduce(
-                    name,
-                    op=line.word(),
-                    over=line.expect("<").words(),
-                    arg=line.expect(">").lookup(self.names),
-                    position=self.index(line) if line.skip("at") else None,
-                    dtype=_dtype(line),
-                )
+                return self.reduce(line, name)
+            case "scan":
+                return self.scan(line, name)
             case _:
                 args: list[Arg] = []
                 while not line.skip("of"):
@@ -183,6 +183,28 @@ class _Parser:
                     rounds_to=line.dtype() if line.skip("to") else None,
                     dtype=_dtype(line),
                 )
+
+    def reduce(self, line: LineReader, name: str) -> Reduce:
+        """Consume `sum<i0> v2 : f32`."""
+        return Reduce(
+            name,
+            op=line.word(),
+            over=line.expect("<").words(),
+            arg=line.expect(">").lookup(self.names),
+            position=self.index(line) if line.skip("at") else None,
+            dtype=_dtype(line),
+        )
+
+    def scan(self, line: LineReader, name: str) -> Scan:
+        """Consume `cumsum<i0> v2 : f64`, or `cumsum<i0> v2 down : f64`."""
+        return Scan(
+            name,
+            op=line.word(),
+            axis=line.expect("<").lookup(self.axes, "is not an axis"),
+            arg=line.expect(">").lookup(self.names),
+            reverse=line.skip("down"),
+            dtype=_dtype(line),
+        )
 
     def index(self, line: LineReader) -> AffineExpr:
         """Consume `[(4)*i0 + i1 + 3]`. A bare word is an axis or a size."""

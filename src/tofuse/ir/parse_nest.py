@@ -8,7 +8,7 @@ from dataclasses import replace
 from tofuse.errors import ParseError
 from tofuse.ir.kernel import Kernel, Load
 from tofuse.ir.line_reader import END, IndentedLines, LineReader, read_lines, split_block
-from tofuse.ir.nest import Accumulator, For, Nest, Node, Phase, Reload, Scratch, StmtNode
+from tofuse.ir.nest import Accumulator, Carry, For, Nest, Node, Phase, Reload, Scratch, StmtNode
 from tofuse.ir.parse_kernel import KernelStatements, read_kernel
 from tofuse.ir.parse_schedule import read_loop, read_schedule
 from tofuse.ir.schedule import Loop
@@ -102,17 +102,25 @@ class _Parser:
         """Return the nodes at a depth, and the accumulators that begin after the last node."""
         found: list[Node] = []
         while True:
-            begun = self.accumulators(depth)
+            begun, carries = self.accumulators(depth), self.carries(depth)
             if (line := self.lines.next(depth, "for")) is not None:
-                found.append(self.loop(line, depth, begun))
+                found.append(self.loop(line, depth, begun, carries))
                 continue
+            if carries:
+                raise self.lines.error(f"the loop along {carries[-1].scan.axis} expected")
             line = self.lines.peek(depth)
             if begun or line is None or line.peek() in ENDS:
                 return tuple(found), begun
             self.lines.next(depth)
             found.append(self.node(line))
 
-    def loop(self, line: LineReader, depth: int, accumulators: tuple[Accumulator, ...]) -> For:
+    def loop(
+        self,
+        line: LineReader,
+        depth: int,
+        accumulators: tuple[Accumulator, ...],
+        carries: tuple[Carry, ...],
+    ) -> For:
         loop = self.loop_of(line)
         ahead: list[Load] = []
         while line.skip("prefetch"):
@@ -121,7 +129,7 @@ class _Parser:
         line.expect(":").expect(END)
         body = self.body(depth + 1)
         self.ends(depth, "end", accumulators)
-        return For(loop, body, accumulators, tuple(ahead))
+        return For(loop, body, accumulators, tuple(ahead), carries)
 
     def loop_of(self, line: LineReader) -> Loop:
         """Consume a loop and return the schedule's."""
@@ -153,6 +161,15 @@ class _Parser:
             if not stages:
                 line.expect(END)
             found.append(Accumulator(reduction, array, best, tuple(stages)))
+        return tuple(found)
+
+    def carries(self, depth: int) -> tuple[Carry, ...]:
+        """Read lines such as `carry v1 in v1.keep`."""
+        found: list[Carry] = []
+        while (line := self.lines.next(depth, "carry")) is not None:
+            scan = self.statements.scan(line)
+            found.append(Carry(scan, self.array_of(line) if line.skip("in") else None))
+            line.expect(END)
         return tuple(found)
 
     def array_of(self, line: LineReader) -> Scratch:

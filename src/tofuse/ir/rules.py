@@ -74,11 +74,15 @@ class Rule(Enum):
     SEED_FROM_KERNEL = "a seed computed in the same kernel"
     OPERAND_LOOPS = "an operand of the {} has loops of its own"
     SLICE_OF_REDUCTION = "a slice of a reduction's result"
+    SLICE_OF_SCAN = "a slice of a cumulative result along its dimension"
+    SPLIT_SCAN = "a cumulative operator along a dimension that a reshape splits"
     NO_LOOP = "a dimension that no loop runs over"
     ONLY_PYTORCH = "an operator that only PyTorch runs"
 
     # no loops or launches
     DIFFERENT_LOOPS = "iteration spaces differ"
+    SCAN_LOOP = "the steps of a cumulative operator along {} run one after another"
+    SCAN_DIRECTIONS = "cumulative operators along {} in both directions"
     UNKNOWN_AXIS = "there is no axis {}"
     AXIS_LOOPS = "{} needs one loop, and at most one tile loop outside of it"
     PARALLEL_TILES = "an axis and its tiles are both parallel"

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
+from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim, evaluate, product, symbols_of
-from tofuse.ir.kernel import AffineExpr, Buffer, Kernel, Reduce, Stmt, Uniform, show_stmt
+from tofuse.ir.kernel import Buffer, Kernel, Reduce, Stmt, Uniform, show_stmt
 from tofuse.ir.types import DType
 
 LOOPED = ("loop", "split")  # roles of the tile that a program instance loops over

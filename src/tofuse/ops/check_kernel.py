@@ -14,6 +14,7 @@ from tofuse.ir.kernel import (
     Kernel,
     Load,
     Reduce,
+    Scan,
     Stmt,
     Store,
     Uniform,
@@ -48,6 +49,8 @@ def check_kernel(kernel: Kernel) -> None:
             _verify_compute(stmt, values)
         if isinstance(stmt, Reduce):
             _verify_reduce(stmt, axes, values)
+        if isinstance(stmt, Scan):
+            _verify_scan(stmt, axes, values)
         if isinstance(stmt, Store):
             continue
         if stmt.name in values or stmt.name in buffers or stmt.name in axes | symbols:
@@ -167,6 +170,16 @@ def _verify_reduce(stmt: Reduce, axes: set[str], values: dict[str, DType]) -> No
         raise _stmt_error(stmt, "a position must be i64")
     elif not set(stmt.position.axes) <= set(stmt.over):
         raise _stmt_error(stmt, "the position depends on axes that are not reduced")
+
+
+def _verify_scan(stmt: Scan, axes: set[str], values: dict[str, DType]) -> None:
+    row = OPS.get(stmt.op)
+    if row is None or row.pattern is not Pattern.SCAN:
+        raise _stmt_error(stmt, f"{stmt.op} is not a scan")
+    if stmt.axis not in axes:
+        raise _stmt_error(stmt, f"{stmt.axis} is not an axis of the kernel")
+    if values[stmt.arg] is not stmt.dtype:
+        raise _stmt_error(stmt, f"{stmt.arg} is {values[stmt.arg].value}")
 
 
 ROUNDINGS = frozenset(

@@ -16,7 +16,7 @@ from tofuse.ir.graph import Attr, Graph, Op, Operand, Value
 from tofuse.ir.size_expression import ArgumentSize, SizeExpression, SizeSource, evaluate_size
 from tofuse.ir.types import DType
 from tofuse.ops.philox import bernoulli, uniform
-from tofuse.ops.table import OPS, Pattern
+from tofuse.ops.table import OPS, Pattern, scan_dtype
 
 Sizes = Mapping[str, int]
 Number = Union[bool, int, float]  # noqa: UP007  (evaluated at run time)
@@ -234,6 +234,27 @@ def reduce_rows(kind: str, rows: Tensor, dtype: torch.dtype) -> Tensor:
     return result.to(dtype)
 
 
+def _scan(kind: str) -> Callable[..., Tensor]:
+    def scan(x: Tensor, dim: int, reverse: bool) -> Tensor:
+        wide = x.to(TO_TORCH[scan_dtype(kind, FROM_TORCH[x.dtype])])
+        rows = scan_rows(kind, wide.transpose(dim, -1), reverse)
+        return rows.transpose(dim, -1).to(x.dtype)
+
+    return scan
+
+
+def scan_rows(kind: str, rows: Tensor, reverse: bool) -> Tensor:
+    """Return the running results along the last dimension, in the dtype of `rows`."""
+    rows = rows.flip(-1) if reverse else rows
+    if kind in ("cumsum", "cumprod"):
+        result: Tensor = getattr(torch, kind)(rows, -1, dtype=rows.dtype)
+    elif kind == "logcumsumexp":
+        result = rows.logcumsumexp(-1)
+    else:
+        result = getattr(torch, kind)(rows, -1).values
+    return result.flip(-1) if reverse else result
+
+
 def _contract(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the products of matrices, accumulated in float32 or float64 and rounded once."""
     if dtype is a.dtype:
@@ -284,6 +305,7 @@ FP8_OVERFLOW = {
 
 _RULES: dict[str, Callable[..., Tensor]] = {
     **{name: _reduction(name) for name, row in OPS.items() if row.pattern is Pattern.REDUCE},
+    **{name: _scan(name) for name, row in OPS.items() if row.pattern is Pattern.SCAN},
     # ATen has separate kernels for constant exponents: x * x for 2, a root for 0.5
     "pow": lambda a, b: torch.pow(a, b.item() if b.dim() == 0 else b),
     "shift_left": torch.bitwise_left_shift,

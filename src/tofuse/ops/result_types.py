@@ -125,6 +125,13 @@ def _reduce(op: Op) -> TensorType:
     return TensorType(shape, _dtype(op), x.type.device)
 
 
+def _scan(op: Op) -> TensorType:
+    x = _tensor(op)
+    if not 0 <= op.int("dim") < len(x.shape):
+        raise VerifyError(f"{op.kind}: dim {op.int('dim')} does not fit rank {len(x.shape)}")
+    return x.type
+
+
 def _contract(op: Op) -> TensorType:
     a, b = op.inputs
     (*batch, m, k), (*other_batch, depth, n) = a.shape, b.shape
@@ -162,6 +169,7 @@ _RULES: dict[Pattern, Callable[[Op], TensorType]] = {
     Pattern.CONCAT: _concat_or_pad,
     Pattern.GATHER: _gather,
     Pattern.REDUCE: _reduce,
+    Pattern.SCAN: _scan,
     Pattern.CONTRACT: _contract,
     Pattern.RANDOM: _random,
     Pattern.SOURCE: _from_attrs,

@@ -18,6 +18,7 @@ class Pattern(Enum):
     CONCAT = "concat"  # cat and pad: the index selects the operand
     GATHER = "gather"  # a load with a computed index
     REDUCE = "reduce"
+    SCAN = "scan"  # a running result along one dimension
     CONTRACT = "contract"  # products of two operands, summed over a common dimension
     RANDOM = "random"
     SOURCE = "source"  # full and iota: no tensor operands
@@ -47,6 +48,17 @@ def reduction_identity(op: str, dtype: DType) -> float | int:
         highest = 2 ** (dtype.itemsize * 8 - 1) - 1
         lowest = -highest - 1
     return lowest if op in ("amax", "argmax") else highest
+
+
+def scan_identity(op: str, dtype: DType) -> float | int:
+    """Return the start value of a scan of this dtype."""
+    return reduction_identity(_SCAN_REDUCTIONS[op], dtype)
+
+
+def scan_dtype(op: str, dtype: DType) -> DType:
+    """Return the dtype in which a scan accumulates: the one of ATen's operators on the CPU."""
+    is_wide = dtype is DType.F32 and op in ("cumsum", "cumprod")
+    return DType.F64 if is_wide else dtype.opmath
 
 
 def _rows(pattern: Pattern, arity: int, cost: float, names: str) -> dict[str, OpDef]:
@@ -108,6 +120,10 @@ OPS: dict[str, OpDef] = {
     # dtype, or float32 for half precision.
     **_rows(Pattern.REDUCE, 1, 1, "sum prod amax amin any all"),
     **_rows(Pattern.REDUCE, 1, 3, "argmax argmin"),
+    # attrs dim, reverse: bool. Element k of the result combines elements 0 to k of the dimension,
+    # or k to the last one if `reverse`. Accumulation is in `scan_dtype`.
+    **_rows(Pattern.SCAN, 1, 4, "cumsum cumprod cummax cummin"),
+    **_rows(Pattern.SCAN, 1, 100, "logcumsumexp"),
     # contract(a, b): a[..., m, k] b[..., k, n], summed over k into the attribute dtype; the leading
     # dimensions are the same. Half precision accumulates in float32. Its operands are rounded.
     **_rows(Pattern.CONTRACT, 2, 1, "contract"),
@@ -127,6 +143,11 @@ OPS: dict[str, OpDef] = {
     **_rows(Pattern.OPAQUE, -1, 0, "opaque"),
 }
 
+# A scan starts with the identity of this reduction; that of logcumsumexp is minus infinity.
+_SCAN_REDUCTIONS = {
+    **{"cumsum": "sum", "cumprod": "prod", "cummax": "amax", "cummin": "amin"},
+    "logcumsumexp": "amax",
+}
 PREDICATES = frozenset(TESTS | COMPARISONS | LOGICAL)
 # maximum and minimum are not commutative: the order decides between 0.0 and -0.0
 COMMUTATIVE = frozenset({"add", "mul", "eq", "ne", *LOGICAL})

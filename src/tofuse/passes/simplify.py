@@ -6,7 +6,7 @@ import math
 
 from tofuse.ir.graph import Graph, Op, Operand, Scalar, Value
 from tofuse.ir.types import DType
-from tofuse.ops.table import COMMUTATIVE
+from tofuse.ops.table import COMMUTATIVE, OPS, Pattern
 from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, identity, redefine, rewrite
 
 
@@ -197,6 +197,27 @@ def gather_in_order(op: Op, rewriter: Rewriter) -> Replacement | None:
     return rewriter.legal_replacement(op, x) if is_whole else None
 
 
+def reversed_scan(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """flip(scan(flip(x))) = scan(x) from the end, along the scan's dimension"""
+    scanned = rewriter.producer.get(op.inputs[0])
+    if scanned is None or OPS[scanned.kind].pattern is not Pattern.SCAN:
+        return None
+    dim, flipped = scanned.int("dim"), rewriter.defining_op(scanned.operands[0], "slice")
+    if not _reverses(op, dim) or flipped is None or not _reverses(flipped, dim):
+        return None
+    reverse = not scanned.attr("reverse")
+    return redefine(op, scanned.kind, flipped.operands[0], dim=dim, reverse=reverse)
+
+
+def _reverses(op: Op, dim: int) -> bool:
+    """Whether a slice reverses one dimension and takes all others."""
+    extent = op.result.shape[dim]
+    steps = tuple(-1 if d == dim else 1 for d in range(len(op.result.shape)))
+    starts = tuple(extent - 1 if d == dim else 0 for d in range(len(op.result.shape)))
+    same = op.result.shape == op.inputs[0].shape
+    return same and op.ints("step") == steps and op.dims("start") == starts
+
+
 def _constant_last(op: Op) -> tuple[Operand, Operand]:
     x, c = op.operands
     return (c, x) if isinstance(x, Scalar) and op.kind in COMMUTATIVE else (x, c)
@@ -266,4 +287,5 @@ RULES: dict[str, tuple[RewriteRule, ...]] = {
     "convert": (identity, convert_of_convert),
     **dict.fromkeys(("amax", "amin"), (extremum_of_one_element,)),
     "take": (gather_in_order,),
+    "slice": (reversed_scan,),
 }

@@ -174,10 +174,10 @@ _TABLE = (
         "and fuses there.",
     ),
     Advice(
-        (Rule.SLICE_OF_REDUCTION,),
+        (Rule.SLICE_OF_REDUCTION, Rule.SLICE_OF_SCAN),
         "A slice of a reduction's result",
-        "Only a slice of the reduction's result is used; the other elements belong to other "
-        "iterations.",
+        "Only a slice of the result of a reduction or cumulative operator is used; the other "
+        "elements belong to other iterations.",
         "Slice before reducing.",
     ),
     Advice(
@@ -257,6 +257,9 @@ _TABLE = (
             Rule.SEED_FROM_KERNEL,
             Rule.NO_LOOP,
             Rule.ONLY_PYTORCH,
+            Rule.SPLIT_SCAN,
+            Rule.SCAN_LOOP,
+            Rule.SCAN_DIRECTIONS,
             Rule.UNKNOWN_AXIS,
             Rule.AXIS_LOOPS,
             Rule.PARALLEL_TILES,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim, product, size_hint
-from tofuse.ir.kernel import AffineExpr, Gather, Kernel, Load, Stmt, Store, Uniform
+from tofuse.ir.kernel import Gather, Kernel, Load, Stmt, Store, Uniform
 from tofuse.ir.nest import For, Nest, Node, StmtNode
 from tofuse.ir.tile import TileNest, TileProgram
 from tofuse.schedule.backward_slice import backward_slice

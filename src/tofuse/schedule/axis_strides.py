@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import size_hint
-from tofuse.ir.kernel import AffineExpr, Kernel
+from tofuse.ir.kernel import Kernel
 
 
 def axes_by_stride(kernel: Kernel, accesses: Sequence[tuple[AffineExpr, int]]) -> list[str]:

@@ -9,19 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Union
 
+from tofuse.ir.affine import AffineExpr, make_affine
 from tofuse.ir.dims import Dim, symbol
-from tofuse.ir.kernel import (
-    AffineExpr,
-    Axis,
-    Gather,
-    Kernel,
-    Load,
-    Reduce,
-    StatementMap,
-    Stmt,
-    Uniform,
-    make_affine,
-)
+from tofuse.ir.kernel import Axis, Gather, Kernel, Load, Reduce, StatementMap, Stmt, Uniform
 from tofuse.ir.schedule import BlockedSchedule, ChainSchedule, Schedule
 
 AnySchedule = Union[Schedule, BlockedSchedule, ChainSchedule]  # noqa: UP007

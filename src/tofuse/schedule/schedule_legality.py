@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tofuse.ir.kernel import Kernel
+from tofuse.ir.kernel import Kernel, Scan
 from tofuse.ir.rules import RejectedKernel, Rule
 from tofuse.ir.schedule import Schedule
 
@@ -14,7 +14,8 @@ class Unschedulable(RejectedKernel):
 def check_schedule(kernel: Kernel, schedule: Schedule) -> None:
     """Raise Unschedulable unless every axis has one loop, maybe with a tile loop outside of it.
 
-    An axis and its tiles must not both be parallel, nor may the vector loop be parallel.
+    An axis and its tiles must not both be parallel, nor may the vector loop be parallel. The steps
+    of a scan run in one loop, in order.
     """
     loops, parallel = schedule.loops, schedule.parallel
     strips: dict[str, list[int]] = {a.name: [] for a in kernel.axes}
@@ -25,6 +26,13 @@ def check_schedule(kernel: Kernel, schedule: Schedule) -> None:
     for axis, found in strips.items():
         if not found or found[-1] != 0 or 0 in found[:-1] or len(found) > 2:
             raise Unschedulable(Rule.AXIS_LOOPS(axis))
+    directions: dict[str, bool] = {}
+    for scan in (s for s in kernel.body if isinstance(s, Scan)):
+        (first, loop) = next((k, lp) for k, lp in enumerate(loops) if lp.axis == scan.axis)
+        if first < parallel or loop.strip or any(lp.jam > 1 for lp in loops):
+            raise Unschedulable(Rule.SCAN_LOOP(scan.axis))
+        if directions.setdefault(scan.axis, scan.reverse) != scan.reverse:
+            raise Unschedulable(Rule.SCAN_DIRECTIONS(scan.axis))
     shared = [lp.axis for lp in loops[:parallel]]
     if len(set(shared)) != len(shared):
         raise Unschedulable(Rule.PARALLEL_TILES())

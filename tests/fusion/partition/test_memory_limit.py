@@ -57,7 +57,7 @@ def test_kernels_over_the_limit_are_split():
 def test_verdicts_name_the_memory_limit():
     def f(x):
         y = x * 2
-        rows = [(y + k).cumsum(-1).sum(-1) for k in range(6)]
+        rows = [(y + k).sort(-1).values.sum(-1) for k in range(6)]
         return torch.stack(rows).sum(0)
 
     x = torch.randn(300, 301)
@@ -72,7 +72,7 @@ def test_verdicts_name_the_memory_limit():
 def test_saved_tensors_of_a_dynamic_backward_count_in_both_peaks():
     def f(x):
         for _ in range(12):
-            x = torch.tanh(x.cumsum(0))
+            x = torch.tanh(x.renorm(2, 0, 9.0))
         return x
 
     c, report = compile_reporting(f, make_config({"dynamic": True}))

@@ -12,9 +12,9 @@ from torch import Tensor
 from typing_extensions import assert_never
 
 from tofuse.errors import VerifyError
+from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim, evaluate
 from tofuse.ir.kernel import (
-    AffineExpr,
     Arg,
     Compute,
     Gather,
@@ -23,6 +23,7 @@ from tofuse.ir.kernel import (
     Kernel,
     Load,
     Reduce,
+    Scan,
     Store,
     Uniform,
     show_stmt,
@@ -35,7 +36,7 @@ from tofuse.ops.philox import (
     PHILOX_COUNTERS,
     philox4x32,
 )
-from tofuse.ops.reference import REFERENCE, TO_TORCH, reduce_rows
+from tofuse.ops.reference import REFERENCE, TO_TORCH, reduce_rows, scan_rows
 from tofuse.ops.table import NO_POSITION, reduction_identity
 
 
@@ -84,6 +85,8 @@ class _Interpreter:
                     result = self.uniform(stmt)
                 case Reduce():
                     result = self.reduce(stmt)
+                case Scan():
+                    result = self.scan(stmt)
                 case Store():
                     self.store(stmt)
                     continue
@@ -201,6 +204,14 @@ class _Interpreter:
         for k in over:
             result = result.unsqueeze(k)
         return result
+
+    def scan(self, stmt: Scan) -> Tensor:
+        axis = next(k for k, a in enumerate(self.kernel.axes) if a.name == stmt.axis)
+        x = self.operand(stmt.arg, stmt.dtype)
+        x = x.reshape((1,) * (self.rank - x.dim()) + x.shape)
+        extent = self.size(self.kernel.axes[axis].extent)
+        rows = x.expand([extent if k == axis else e for k, e in enumerate(x.shape)])
+        return scan_rows(stmt.op, rows.transpose(axis, -1), stmt.reverse).transpose(axis, -1)
 
     def flatten_reduced(self, x: Tensor, over: list[int], kept: list[int]) -> Tensor:
         """Return a tensor with the reduced dimensions flattened into one, the last."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
@@ -54,6 +55,12 @@ class AtenCall:
         """Apply an op to operands brought to the result's shape and to `dtype`, or its dtype."""
         out = self.out
         return self.build.elementwise(kind, *operands, shape=out.shape, dtype=dtype or out.dtype)
+
+    @property
+    def reads_only_first(self) -> bool:
+        """Whether nothing reads another result than the first."""
+        users = self.node.users
+        return all(u.target is operator.getitem and u.args[1] == 0 for u in users)
 
     def has(self, name: str) -> bool:
         """Whether the argument exists and is not None."""

@@ -8,6 +8,7 @@ from functools import lru_cache
 from tofuse.capture.lower.call import LoweringRule
 from tofuse.capture.lower.rules.constant_indices import CONSTANT_INDEX_RULES
 from tofuse.capture.lower.rules.creation import CREATION_RULES
+from tofuse.capture.lower.rules.cumulative import CUMULATIVE_RULES
 from tofuse.capture.lower.rules.depthwise_convolution import DEPTHWISE_RULES
 from tofuse.capture.lower.rules.memory_order import MEMORY_ORDER_RULES
 from tofuse.capture.lower.rules.pointwise import POINTWISE_RULES
@@ -31,6 +32,7 @@ LOWERING_RULES: Mapping[str, LoweringRule] = {
     **CONSTANT_INDEX_RULES,
     **MEMORY_ORDER_RULES,
     **REDUCTION_RULES,
+    **CUMULATIVE_RULES,
     **POOLING_RULES,
     **DEPTHWISE_RULES,
     **CREATION_RULES,

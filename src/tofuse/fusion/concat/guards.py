@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from tofuse.analysis.reachability import reachable
 from tofuse.cost.thresholds import EXPENSIVE_OPERAND
+from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Op, Value
-from tofuse.ir.kernel import AffineExpr
 from tofuse.ops.table import OPS
 
 

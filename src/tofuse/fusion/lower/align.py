@@ -201,6 +201,10 @@ def _reduce(state: Alignment, op: Op) -> Dims:
     return [axes for k, axes in enumerate(state.operand_dims(op, 0)) if k not in reduced]
 
 
+def _scan(state: Alignment, op: Op) -> Dims:
+    return state.operand_dims(op, 0)
+
+
 def _contract(state: Alignment, op: Op) -> Dims:
     (*batch, m, k), (*other_batch, depth, n) = (state.operand_dims(op, side) for side in (0, 1))
     for a, b in zip([*batch, k], [*other_batch, depth], strict=True):
@@ -229,6 +233,7 @@ _RULES: dict[Pattern, Callable[[Alignment, Op], Dims]] = {
     Pattern.CONCAT: _concat,
     Pattern.GATHER: _gather,
     Pattern.REDUCE: _reduce,
+    Pattern.SCAN: _scan,
     Pattern.CONTRACT: _contract,
     Pattern.RANDOM: _random,
     Pattern.SOURCE: _source,

@@ -5,18 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import permutations
 
+from tofuse.ir.affine import AffineExpr, make_affine
 from tofuse.ir.dims import known_multiple, product
-from tofuse.ir.kernel import (
-    AffineExpr,
-    Axis,
-    Kernel,
-    Reduce,
-    StatementMap,
-    Stmt,
-    Uniform,
-    iteration_axes,
-    make_affine,
-)
+from tofuse.ir.kernel import Axis, Kernel, Reduce, Scan, StatementMap, Stmt, Uniform, iteration_axes
 
 
 def coalesce(kernel: Kernel) -> Kernel:
@@ -39,6 +30,8 @@ def _stmt_mergeable(stmt: Stmt, p: Axis, q: Axis) -> bool:
     if isinstance(stmt, Uniform):
         return _uniform_mergeable(stmt, p, q)
     if isinstance(stmt, Reduce) and (p.name in stmt.over) != (q.name in stmt.over):
+        return False
+    if isinstance(stmt, Scan) and stmt.axis in (p.name, q.name):
         return False
     return all(_follows(i, p, q) for i in stmt.indices)
 

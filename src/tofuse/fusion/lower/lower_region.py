@@ -15,22 +15,15 @@ from tofuse.fusion.lower.register_types import (
     emit_round,
     operand_dtype,
 )
+from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim, SymDim, product
 from tofuse.ir.elements import round_scalar
 from tofuse.ir.graph import Op, Scalar, Value
-from tofuse.ir.kernel import (
-    AffineExpr,
-    Arg,
-    Gather,
-    InRange,
-    Iota,
-    Reduce,
-    Uniform,
-)
+from tofuse.ir.kernel import Arg, Gather, InRange, Iota, Reduce, Scan, Uniform
 from tofuse.ir.region import Region
 from tofuse.ir.rules import Rule
 from tofuse.ir.types import DType
-from tofuse.ops.table import ELEMENTARY, Pattern
+from tofuse.ops.table import ELEMENTARY, Pattern, scan_dtype
 
 
 def lower_region(
@@ -172,6 +165,25 @@ def _reduce(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg
     return self.add(Reduce(self.fresh(), op.kind, arg, over, dtype, position))
 
 
+def _scan(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
+    dims = self.alignment.operand_dims(op, 0)
+    along = self.alignment.leaves(dims[op.int("dim") : op.int("dim") + 1])
+    if not set(along).isdisjoint(a for a, _ in sub):
+        raise LoweringError(Rule.SLICE_OF_SCAN())
+    if len(along) > 1:
+        raise LoweringError(Rule.SPLIT_SCAN())
+    dtype, wide = op.result.dtype.opmath, scan_dtype(op.kind, op.result.dtype)
+    arg = self.operand(op, 0, sub, None)
+    if not along:
+        return arg
+    arg = self.in_register(emit_convert(self.compute, arg, dtype, wide), wide)
+    axis = self.axes[along[0]].name
+    if any(axis in index.axes for _, index in sub):
+        raise LoweringError(Rule.SLICE_OF_SCAN())
+    scanned = Scan(self.fresh(), op.kind, arg, axis, bool(op.attr("reverse")), wide)
+    return emit_convert(self.compute, self.add(scanned), wide, dtype)
+
+
 def _contract(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
     """Emit the sum of products. Half-precision operands are rounded, as memory would hold them."""
     source, dtype = op.inputs[0].dtype, op.result.dtype.opmath
@@ -221,6 +233,7 @@ _EMIT: dict[Pattern, OpRule] = {
     Pattern.CONCAT: _concat,
     Pattern.GATHER: _gather,
     Pattern.REDUCE: _reduce,
+    Pattern.SCAN: _scan,
     Pattern.CONTRACT: _contract,
     Pattern.RANDOM: _random,
     Pattern.SOURCE: _source,

@@ -15,10 +15,10 @@ from tofuse.fusion.lower.axes import Atom, LoweringError, row_major_strides
 from tofuse.fusion.lower.register_types import (
     emit_round,
 )
+from tofuse.ir.affine import AffineExpr, make_affine
 from tofuse.ir.dims import Dim, symbols_of
 from tofuse.ir.graph import Op, Scalar, Value
 from tofuse.ir.kernel import (
-    AffineExpr,
     Arg,
     Axis,
     Buffer,
@@ -30,7 +30,6 @@ from tofuse.ir.kernel import (
     Store,
     buffers_of,
     iteration_axes,
-    make_affine,
 )
 from tofuse.ir.region import Region
 from tofuse.ir.rules import Rule
@@ -94,10 +93,10 @@ class Lowering:
         return ConcatGuards(self.producers)
 
     def _name_axes(self) -> None:
-        """Make a loop for each axis of the outputs and of the operands of reductions."""
+        """Make a loop for each axis of the outputs and of the operands of reductions and scans."""
         iterated = [self.alignment.value_dims[v] for v in self.region.outputs]
         for op in self.region.ops:
-            if OPS[op.kind].pattern in (Pattern.REDUCE, Pattern.CONTRACT):
+            if OPS[op.kind].pattern in (Pattern.REDUCE, Pattern.SCAN, Pattern.CONTRACT):
                 iterated.append(self.alignment.operand_dims(op, 0))
         for dims in iterated:
             for atom in self.alignment.leaves(dims):

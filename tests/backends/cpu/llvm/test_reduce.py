@@ -17,8 +17,9 @@ from tests.support.kernels import (
 from tests.support.numbers import TORCH_DTYPES, assert_same_bits
 from tofuse.backends.cpu.schedule.build_nest import build_nest
 from tofuse.fusion.lower.coalesce import coalesce
+from tofuse.ir.affine import make_affine
 from tofuse.ir.dims import contiguous_strides
-from tofuse.ir.kernel import Kernel, iteration_axes, make_affine
+from tofuse.ir.kernel import Kernel, iteration_axes
 from tofuse.ir.schedule import Loop, Schedule
 from tofuse.ir.types import DType
 from tofuse.schedule.schedule_legality import Unschedulable

@@ -11,8 +11,9 @@ from tests.support.cases import Case, accept, read_cases
 from tests.support.kernels import kernel, random_buffers, run_interpreter, run_nest
 from tofuse.backends.cpu.schedule.build_nest import build_nest
 from tofuse.backends.cpu.schedule.choose_schedule import choose_schedule
+from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import evaluate
-from tofuse.ir.kernel import AffineExpr, Gather, InRange, Kernel, Load, Store, Uniform
+from tofuse.ir.kernel import Gather, InRange, Kernel, Load, Store, Uniform
 from tofuse.ir.nest import Nest
 from tofuse.ir.parse_schedule import parse_schedule
 from tofuse.ir.schedule import Schedule, Target

@@ -8,7 +8,7 @@ from itertools import pairwise
 from tofuse.analysis.guard_ranges import axis_range
 from tofuse.cost.thresholds import MAX_SEGMENT_LOADS, MAX_SEGMENTS
 from tofuse.ir.dims import size_hint
-from tofuse.ir.kernel import Compute, Gather, InRange, Kernel, Load, Reduce, Stmt, Store
+from tofuse.ir.kernel import Compute, Gather, InRange, Kernel, Load, Reduce, Scan, Stmt, Store
 
 
 def pays_to_split(segments: int, loads: int) -> bool:
@@ -42,7 +42,11 @@ def statement_coverage(kernel: Kernel, axes: Sequence[str]) -> dict[Stmt, float]
     needed: dict[str, frozenset[int]] = {}
     coverage: dict[Stmt, float] = {}
     for s in reversed(kernel.body):
-        live = all_segments if isinstance(s, (Store, Reduce)) else needed.get(s.name, frozenset())
+        live = (
+            all_segments
+            if isinstance(s, (Store, Reduce, Scan))
+            else needed.get(s.name, frozenset())
+        )
         if isinstance(s, (Load, Gather)) and s.guard in passing:
             live &= passing[s.guard]
         for name, where in _needed_segments(s, live, passing).items():

@@ -20,7 +20,17 @@ from tofuse.cost.thresholds import SHORT_ROW_BYTES
 from tofuse.cost.work import OP_CLASSES, kernel_work
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.interleave import is_vectorizable_stride, shuffle_count
-from tofuse.ir.kernel import Compute, Gather, Load, Reduce, Stmt, Store, Uniform, iteration_axes
+from tofuse.ir.kernel import (
+    Compute,
+    Gather,
+    Load,
+    Reduce,
+    Scan,
+    Stmt,
+    Store,
+    Uniform,
+    iteration_axes,
+)
 from tofuse.ir.nest import (
     For,
     Nest,
@@ -210,6 +220,8 @@ class _Estimate:
                     self._arithmetic("load", stmt.dtype, around, 2 * times)
                 factor = 3 if stmt.position is not None else 1
                 self._arithmetic("cheap", stmt.dtype, around, factor * times)
+            case Scan():
+                self._scan(stmt, around, times)
             case Compute():
                 wide = max(stmt.dtype.itemsize, stmt.operand_dtype.itemsize) == 8
                 dtype = DType.F64 if wide else DType.F32
@@ -219,6 +231,16 @@ class _Estimate:
                 self._arithmetic("random", DType.F32, around, share * times)
             case _:
                 self._arithmetic("cheap", stmt.dtype, around, times)
+
+    def _scan(self, s: Scan, around: Loops, times: float) -> None:
+        """Add the cost of a scan: in lanes of a vector, a combination for each doubling."""
+        along_lanes = self._is_vectorized(around) and around[-1].axis == s.axis
+        combinations = math.log2(self.nest.schedule.vector) + 2 if along_lanes else 1
+        if s.op == "logcumsumexp":
+            self._arithmetic("exp", s.dtype, around, 2 * combinations * times)
+        moves = combinations if along_lanes else 2  # shuffles, or a load and a store of the carry
+        self._arithmetic("cheap", s.dtype, around, combinations * times)
+        self._arithmetic("load", s.dtype, around, moves * times)
 
     def _accumulates_in_array(self, r: Reduce) -> bool:
         """Whether a reduction needs an array, because its value depends on axes of inner loops."""

@@ -18,10 +18,11 @@ from tofuse.backends.cpu.llvm.ir_text import (
 )
 from tofuse.backends.cpu.llvm.memory_types import to_memory_type, to_register_type
 from tofuse.cost.machine import CACHE_LINE
+from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Scalar
 from tofuse.ir.interleave import Access
-from tofuse.ir.kernel import AffineExpr, Arg, Load, Stmt, Store
+from tofuse.ir.kernel import Arg, Load, Stmt, Store
 from tofuse.ir.nest import Nest, Scratch
 from tofuse.ir.types import DType
 

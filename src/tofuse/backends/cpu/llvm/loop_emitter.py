@@ -10,6 +10,7 @@ from typing_extensions import assert_never
 from tofuse.backends.cpu.llvm.active_reductions import ActiveReductions
 from tofuse.backends.cpu.llvm.function_emitter import FunctionEmitter, prefetch, tail_masks
 from tofuse.backends.cpu.llvm.index_set_split import Segment, split_index_set
+from tofuse.backends.cpu.llvm.ir_text import FunctionBuilder
 from tofuse.backends.cpu.llvm.peel import peel_count, stores_to_align
 from tofuse.backends.cpu.llvm.random import emit_uniform
 from tofuse.backends.cpu.llvm.register_transpose import (
@@ -17,6 +18,7 @@ from tofuse.backends.cpu.llvm.register_transpose import (
     is_full_tile,
     transpose_tile,
 )
+from tofuse.backends.cpu.llvm.scans import ActiveScans
 from tofuse.backends.cpu.llvm.statements import (
     emit_compute,
     emit_gather,
@@ -31,7 +33,17 @@ from tofuse.backends.cpu.llvm.unroll_and_jam import can_copy, copy_iterations
 from tofuse.cost.thresholds import MAX_STATEMENTS
 from tofuse.ir.dims import Dim
 from tofuse.ir.interleave import interleave_groups
-from tofuse.ir.kernel import Compute, Gather, InRange, Iota, Load, Reduce, Store, Uniform
+from tofuse.ir.kernel import (
+    Compute,
+    Gather,
+    InRange,
+    Iota,
+    Load,
+    Reduce,
+    Scan,
+    Store,
+    Uniform,
+)
 from tofuse.ir.nest import For, Nest, Node, Reload, StmtNode
 from tofuse.ir.schedule import Loop
 from tofuse.ir.staged_sum import FIRST_STAGE_TERMS
@@ -43,7 +55,7 @@ class LoopEmitter:
     def __init__(self, nest: Nest) -> None:
         self.nest = nest
         self.buffer_dtypes = {b.name: b.dtype for b in nest.kernel.buffers}
-        self.reductions = ActiveReductions(nest)
+        self.reductions, self.scans = ActiveReductions(nest), ActiveScans()
 
     def trip_count(self, emitter: FunctionEmitter, loop: Loop) -> str:
         """Return the number of iterations of a loop."""
@@ -104,7 +116,7 @@ class LoopEmitter:
         f, tile = emitter.f, None
         if not emitter.transposed_tile:
             tile = find_transposed_tile(self.nest, node, self.buffer_dtypes)
-        if tile is None or node.reductions:
+        if tile is None or node.reductions or node.carries:
             self._emit_plain_loop(emitter, node)
             return
         is_full = is_full_tile(emitter, tile)
@@ -120,6 +132,8 @@ class LoopEmitter:
         f, reductions = emitter.f, self.reductions
         for a in node.reductions:
             reductions.begin(emitter, a)
+        for c in node.carries:
+            self.scans.begin(emitter, c)
         loop, loops = node.loop, self.nest.schedule.loops
         extent: Dim = self.nest.kernel.extent(loop.axis)
         lo, hi = "0", emitter.size(extent)
@@ -157,8 +171,8 @@ class LoopEmitter:
             lo = self._jammed_loop(emitter, node, lo, hi)
             if lo == hi:
                 return
-        with self.scope(emitter), f.loop(lo, hi, "1") as index:
-            emitter.indices[loop.axis] = index
+        with self.scope(emitter), f.loop(lo, hi, "1") as step:
+            emitter.indices[loop.axis] = _index_of_step(f, node, step, lo, hi, 1)
             self.emit_split_nodes(emitter, node.body, [loop])
             if not jams:
                 self.reductions.fold_due_stages(emitter, [loop], node.body)
@@ -210,7 +224,7 @@ class LoopEmitter:
         segments = [Segment(0, 0, {})]  # all of the loop
         if isinstance(extent, int) and (lo == "0" or not emitter.transposed_tile):
             segments = split_index_set(node.body, axis, extent, step, outer_guards)
-        for s in segments:
+        for s in reversed(segments) if node.runs_down else segments:
             emitter.known_guards = outer_guards | s.guards
             if len(segments) == 1:
                 self._vector_groups(emitter, node, lo, hi, known)
@@ -237,7 +251,7 @@ class LoopEmitter:
     def _vector_groups(
         self, emitter: FunctionEmitter, node: For, lo: str, hi: str, known: int | None
     ) -> None:
-        """Emit whole groups of vectors, then one masked group for the tail.
+        """Emit whole groups of vectors, and one masked group for the tail at the end of the axis.
 
         `known` is the number of iterations if it is static; code that cannot run is left out.
         """
@@ -252,22 +266,33 @@ class LoopEmitter:
             span = f.let(f"sub i64 {hi}, {lo}")
             remaining = f.let(f"srem i64 {span}, {step}")
             whole_end = f.let(f"sub i64 {hi}, {remaining}")
+        if node.runs_down:
+            self._tail(emitter, node, whole_end, hi, known)
         if known is not None and known // step == 1:
             with self.scope(emitter):
                 self._vector_body(emitter, node, lo)
         elif known is None or known >= step:
             blocks = self._sum_blocks(emitter, node, lo, whole_end)
             with blocks as (start, end), self.scope(emitter), f.loop(start, end, str(step)) as i:
-                self._vector_body(emitter, node, i)
-        if known is None or known % step:
-            has_tail = f.let(f"icmp slt i64 {whole_end}, {hi}")
-            with self.scope(emitter), f.if_then(has_tail):
-                remaining = f.let(f"sub i64 {hi}, {whole_end}")
-                known_tail = None if known is None else known % step
-                emitter.masks = tail_masks(emitter, remaining, known_tail)
-                self._vector_body(emitter, node, whole_end)
-
+                index = _index_of_step(f, node, i, lo, whole_end, step)
+                self._vector_body(emitter, node, index)
+        if not node.runs_down:
+            self._tail(emitter, node, whole_end, hi, known)
         emitter.aligned_stores = ()
+
+    def _tail(
+        self, emitter: FunctionEmitter, node: For, whole_end: str, hi: str, known: int | None
+    ) -> None:
+        """Emit a masked group for what is left after the whole groups; see `_vector_groups`."""
+        f, step = emitter.f, self.nest.schedule.vector * self.nest.schedule.unroll
+        if known is not None and known % step == 0:
+            return
+        has_tail = f.let(f"icmp slt i64 {whole_end}, {hi}")
+        with self.scope(emitter), f.if_then(has_tail):
+            remaining = f.let(f"sub i64 {hi}, {whole_end}")
+            known_tail = None if known is None else known % step
+            emitter.masks = tail_masks(emitter, remaining, known_tail)
+            self._vector_body(emitter, node, whole_end)
 
     def _peel(self, emitter: FunctionEmitter, node: For, store: Store, lo: str, hi: str) -> str:
         """Emit one masked group up to the first aligned vector of a store; return its index."""
@@ -340,6 +365,8 @@ class LoopEmitter:
             case Reduce():
                 self.reductions.update(emitter, s)
                 return
+            case Scan():
+                self.scans.update(emitter, s)
             case Store():
                 emit_store(emitter, s, self.buffer_dtypes[s.buffer])
                 return
@@ -347,3 +374,14 @@ class LoopEmitter:
                 assert_never(s)
         if s.name in self.nest.spills:
             emit_spill(emitter, s.name)
+
+
+def _index_of_step(f: FunctionBuilder, node: For, step: str, lo: str, hi: str, count: int) -> str:
+    """Return the first index of a step of a loop, which takes `count` indices.
+
+    Steps from `lo` to `hi` go through the axis from its end if the loop runs down.
+    """
+    if not node.runs_down:
+        return step
+    last = f.let(f"sub i64 {f.let(f'add i64 {lo}, {hi}')}, {count}")
+    return f.let(f"sub i64 {last}, {step}")

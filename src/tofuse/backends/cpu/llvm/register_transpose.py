@@ -13,8 +13,9 @@ from tofuse.backends.cpu.llvm.function_emitter import (
 from tofuse.backends.cpu.llvm.ir_text import REGISTER_TYPES, vector_type
 from tofuse.backends.cpu.llvm.shuffles import transpose
 from tofuse.cost.thresholds import PREFETCHED_MATRIX
+from tofuse.ir.affine import AffineExpr, make_affine
 from tofuse.ir.dims import size_hint
-from tofuse.ir.kernel import AffineExpr, Load, Stmt, Store, make_affine
+from tofuse.ir.kernel import Load, Stmt, Store
 from tofuse.ir.nest import For, Nest, StmtNode
 from tofuse.ir.types import DType
 

@@ -15,8 +15,8 @@ from tofuse.backends.cpu.llvm.reduce import (
     select_lanes,
 )
 from tofuse.cost.thresholds import STAGE_UNROLL
+from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import size_hint
-from tofuse.ir.kernel import AffineExpr
 from tofuse.ir.nest import Accumulator, Scratch
 from tofuse.ir.types import DType
 from tofuse.ops.table import NO_POSITION, reduction_identity
@@ -29,7 +29,7 @@ def reset_arrays(emitter: FunctionEmitter, a: Accumulator) -> None:
     start = reduction_identity(a.reduce.op, _dtype(a))
     for scratch in (*a.stages, *_result_arrays(a)):
         is_position = a.best is not None and scratch is a.array
-        _fill(emitter, scratch, NO_POSITION if is_position else start)
+        fill(emitter, scratch, NO_POSITION if is_position else start)
 
 
 def _dtype(a: Accumulator) -> DType:
@@ -47,7 +47,8 @@ def _updated_arrays(a: Accumulator) -> Arrays:
     return a.stages[:1] or _result_arrays(a)
 
 
-def _fill(emitter: FunctionEmitter, scratch: Scratch, start: float | int | bool) -> None:
+def fill(emitter: FunctionEmitter, scratch: Scratch, start: float | int | bool) -> None:
+    """Set all elements of a scratch array."""
     pointer, lanes = emitter.scratch_pointer(scratch), _padded_lanes(emitter, scratch)
     with emitter.f.loop("0", emitter.size(scratch.elements), str(lanes)) as i:
         slot = emitter.element_pointer(pointer, scratch.dtype, i)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from tofuse.backends.cpu.llvm.active_reductions import ActiveReductions, reductions_in
 from tofuse.backends.cpu.llvm.value_ranges import COPY_MARK
-from tofuse.ir.kernel import AffineExpr, Reduce, StatementMap, Stmt, Store, Uniform
+from tofuse.ir.affine import AffineExpr
+from tofuse.ir.kernel import Reduce, StatementMap, Stmt, Store, Uniform
 from tofuse.ir.nest import Accumulator, For, Nest, Node, Reload, Scratch, StmtNode
 
 

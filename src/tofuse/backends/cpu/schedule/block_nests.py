@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from tofuse.ir.affine import AffineExpr
 from tofuse.ir.blocked import first_index, iterations
 from tofuse.ir.dims import Dim, symbol
-from tofuse.ir.kernel import AffineExpr, Axis, Buffer, Kernel, StatementMap, Stmt, buffers_of
+from tofuse.ir.kernel import Axis, Buffer, Kernel, StatementMap, Stmt, buffers_of
 from tofuse.ir.nest import Nest
 from tofuse.ir.rules import Rule
 from tofuse.schedule.schedule_legality import Unschedulable

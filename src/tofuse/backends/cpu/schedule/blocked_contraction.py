@@ -13,6 +13,7 @@ from tofuse.backends.cpu.llvm.matmul.pack import (
 )
 from tofuse.backends.cpu.schedule.block_nests import BuildNest, block_nest
 from tofuse.backends.cpu.schedule.product_analysis import ProductAnalysis, analyze_products
+from tofuse.ir.affine import make_affine
 from tofuse.ir.blocked import (
     PACKED_BUFFER,
     BlockedContraction,
@@ -22,15 +23,7 @@ from tofuse.ir.blocked import (
     tile_buffer,
 )
 from tofuse.ir.dims import Dim, size_hint
-from tofuse.ir.kernel import (
-    Buffer,
-    Compute,
-    Kernel,
-    Load,
-    Stmt,
-    Store,
-    make_affine,
-)
+from tofuse.ir.kernel import Buffer, Compute, Kernel, Load, Stmt, Store
 from tofuse.ir.nest import Nest
 from tofuse.ir.rules import Rule
 from tofuse.ir.schedule import BlockedSchedule

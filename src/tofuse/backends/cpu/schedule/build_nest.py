@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from tofuse.backends.cpu.schedule.dead_statements import dead_statements
 from tofuse.backends.cpu.schedule.loop_placement import PHASE_LEVEL, LoopPlacement
 from tofuse.backends.cpu.schedule.recompute import recompute_iteration_axes, statement_cost
+from tofuse.backends.cpu.schedule.scan_placement import check_scans
 from tofuse.backends.cpu.schedule.scratch import ScratchAllocator
 from tofuse.cost.thresholds import (
     MAX_RECOMPUTE_COST,
@@ -24,6 +25,7 @@ from tofuse.ir.kernel import (
     Kernel,
     Load,
     Reduce,
+    Scan,
     Store,
     Uniform,
     iteration_axes,
@@ -44,12 +46,16 @@ def build_nest(kernel: Kernel, schedule: Schedule, *, repeat_reductions: bool = 
     check_schedule(kernel, schedule)
     try:
         placement = LoopPlacement(kernel, schedule, *iteration_axes(kernel))
-        return dead_statements(_NestBuilder(placement).build())
+        nest = dead_statements(_NestBuilder(placement).build())
+        check_scans(nest)
+        return nest
     except Unschedulable:
         if not repeat_reductions:
             raise
     placement = LoopPlacement(kernel, schedule, *recompute_iteration_axes(kernel, schedule))
-    return dead_statements(_NestBuilder(placement).build())
+    nest = dead_statements(_NestBuilder(placement).build())
+    check_scans(nest)
+    return nest
 
 
 class _NestBuilder:
@@ -147,6 +153,8 @@ class _NestBuilder:
         if isinstance(stmt, Reduce):
             return self._repeat_or_reload_reduction(stmt, level)
         name = stmt.name
+        if isinstance(stmt, Scan) and self.placement.innermost_level(stmt.axis) < level:
+            return Reload(name, self.scratch.arrays.get(name) or self.scratch.spill(stmt, level))
         if level != PHASE_LEVEL and not self.placement.inner_axes(name, level):
             return None
         if name in self.scratch.arrays:  # an array of an inner loop only has that loop's last row
@@ -245,8 +253,13 @@ class _NestBuilder:
                 for s in inside
                 if isinstance(s, Reduce) and self.placement.reduction_level(s) == level
             )
+            carries = tuple(
+                self.scratch.carry(s, level)
+                for s in inside
+                if isinstance(s, Scan) and s.axis == loop.axis
+            )
             body = self._nodes(level + 1, inside, outer_axes | {loop.axis})
-            nodes.append(For(loop, body, accumulators))
+            nodes.append(For(loop, body, accumulators, carries=carries))
         return tuple(nodes)
 
     def _separate_outer_stores(

@@ -26,19 +26,10 @@ from tofuse.cost.thresholds import (
     MIN_CHAIN_BLOCK_ROWS,
     MIN_CHAIN_TASKS,
 )
+from tofuse.ir.affine import make_affine
 from tofuse.ir.blocked import PACKED_BUFFER, Factor, iterations, tile_buffer
 from tofuse.ir.dims import Dim, size_hint, symbols_of
-from tofuse.ir.kernel import (
-    Buffer,
-    Compute,
-    Kernel,
-    Load,
-    Reduce,
-    Stmt,
-    Store,
-    iteration_axes,
-    make_affine,
-)
+from tofuse.ir.kernel import Buffer, Compute, Kernel, Load, Reduce, Stmt, Store, iteration_axes
 from tofuse.ir.nest import Nest
 from tofuse.ir.product_chain import (
     SCRATCH,

@@ -24,16 +24,17 @@ from tofuse.cost.thresholds import (
     WORK_PER_THREAD,
 )
 from tofuse.cost.work import kernel_work
+from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import known_multiple, size_hint, static_or
 from tofuse.ir.interleave import is_vectorizable_stride
 from tofuse.ir.kernel import (
-    AffineExpr,
     Compute,
     Gather,
     InRange,
     Kernel,
     Load,
     Reduce,
+    Scan,
     Stmt,
     Store,
     Uniform,
@@ -53,7 +54,7 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
     vector = max(k.by_stride, key=lambda a: (_vector_score(k, a), -ord(a[-1])))
     rest = [a for a in k.by_stride if a != vector]
     lanes, unroll = _lanes_and_unroll(k, vector, target)
-    contraction = contraction_axes(kernel, vector, (*rest, vector), k.rescanned)
+    contraction = contraction_axes(kernel, vector, (*rest, vector), k.rescanned | k.scanned)
     if contraction is not None and vector in contraction.columns:
         rest = column_order(kernel, contraction)
     elif contraction is not None:
@@ -85,7 +86,7 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
     if outer and not k.reduced & set(rest):
         loops = [*map(Loop, outer), *map(Loop, inner), *tile_loop, Loop(vector)]
     parallel = _parallel_loops(k, loops, target)
-    if rest and lanes > 1:
+    if rest and lanes > 1 and not k.scanned:
         loops = [*jammed_column_sums(kernel, loops, k.stmt_axes)]
         unroll = max(1, unroll // max(lp.jam for lp in loops))
     return Schedule(tuple(loops), parallel, lanes, unroll)
@@ -107,13 +108,15 @@ class _Access:
 class _KernelSummary:
     """A kernel with the axes that are `reduced`, and those `rescanned` after their reduction.
 
-    `by_stride` has all axes by decreasing stride.
+    Scans run along axes `scanned`, which are among those `reduced`. `by_stride` has all axes by
+    decreasing stride.
     """
 
     kernel: Kernel
     stmt_axes: Mapping[Stmt, frozenset[str]]
     rescanned: frozenset[str]
     reduced: frozenset[str]
+    scanned: frozenset[str]
     by_stride: tuple[str, ...]
     accesses: tuple[_Access, ...]
 
@@ -127,12 +130,15 @@ def _summarize(kernel: Kernel) -> _KernelSummary:
     reduced_before: dict[str, frozenset[str]] = {}  # axes reduced in the history of each value
     rescanned: set[str] = set()
     reduced: set[str] = set()
+    scanned: set[str] = set()
     for s in kernel.body:
         history = frozenset().union(*(reduced_before[u] for u in s.uses))
         rescanned |= history & stmt_axes[s]
         if isinstance(s, Reduce):
             reduced |= set(s.over)
             history |= frozenset(s.over)
+        if isinstance(s, Scan):
+            scanned.add(s.axis)
         if not isinstance(s, Store):
             reduced_before[s.name] = history
     points = {s: math.prod(size_hint(kernel.extent(a)) for a in stmt_axes[s]) for s in kernel.body}
@@ -148,7 +154,13 @@ def _summarize(kernel: Kernel) -> _KernelSummary:
     )
     by_stride = tuple(axes_by_stride(kernel, [(x.index, x.elements) for x in accesses]))
     return _KernelSummary(
-        kernel, stmt_axes, frozenset(rescanned), frozenset(reduced), by_stride, accesses
+        kernel,
+        stmt_axes,
+        frozenset(rescanned),
+        frozenset(reduced | scanned),
+        frozenset(scanned),
+        by_stride,
+        accesses,
     )
 
 
@@ -225,6 +237,8 @@ def _vector_tile(
 ) -> int:
     """Return the tile size of the vector axis; 0 if it is not tiled."""
     extent = size_hint(k.kernel.extent(vector), 1 << 20)
+    if vector in k.scanned:
+        return 0
     if not outer and not inner:
         most = max(MIN_TASK_ELEMENTS, int(WORK_PER_THREAD / kernel_work(k.kernel)))
         return min(MAX_TASK_ELEMENTS, 1 << (most.bit_length() - 1))
@@ -274,7 +288,7 @@ def _prefers_full_rows(k: _KernelSummary, vector: str, strip: int, target: Targe
     prefetcher does not predict its short rows.
     """
     rest = frozenset(k.by_stride) - {vector}
-    if not rest or k.reduced != rest or k.rescanned != rest:
+    if not rest or k.reduced != rest or k.rescanned != rest or k.scanned:
         return False
     rows, columns = math.prod(map(k.extent, rest)), k.extent(vector)
     if columns > MAX_CACHED_COLUMNS or 8 * rows * min(strip, columns) <= target.l2_bytes:
@@ -286,7 +300,7 @@ def _parallel_loops(k: _KernelSummary, loops: list[Loop], target: Target) -> int
     """Return how many of the outermost loops are parallel."""
     rows, count = 1, 0
     for n, loop in enumerate(loops):
-        last = n == len(loops) - 1
+        last = n == len(loops) - 1 or loop.axis in k.scanned
         if last or (loop.axis in k.rescanned and count) or rows >= 4 * target.threads:
             break
         if count and loop.axis in k.reduced:

@@ -14,8 +14,9 @@ from tofuse.cost.thresholds import (
     ROWS_AHEAD,
     SHORT_ROW_BYTES,
 )
+from tofuse.ir.affine import make_affine
 from tofuse.ir.dims import product, size_hint
-from tofuse.ir.kernel import Compute, Kernel, Load, Reduce, iteration_axes, make_affine
+from tofuse.ir.kernel import Compute, Kernel, Load, Reduce, iteration_axes
 from tofuse.ir.nest import For, Nest, Node, StmtNode
 from tofuse.ir.schedule import Loop
 from tofuse.ops.table import OPS

@@ -20,23 +20,23 @@ from tofuse.cost.thresholds import (
     MIN_GUARDS,
     MIN_VECTOR_EXTENT,
 )
+from tofuse.ir.affine import AffineExpr, make_affine
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Scalar
 from tofuse.ir.interleave import is_interleaved, shuffle_count
 from tofuse.ir.kernel import (
-    AffineExpr,
     Compute,
     Gather,
     InRange,
     Kernel,
     Load,
     Reduce,
+    Scan,
     StatementMap,
     Stmt,
     Store,
     Uniform,
     iteration_axes,
-    make_affine,
 )
 from tofuse.ir.schedule import Target
 from tofuse.ops.table import REDUCTION_COMBINES
@@ -94,6 +94,8 @@ def _unroll_axis(kernel: Kernel, axis: str, profitable: bool) -> Kernel | None:
     _, stmt_axes = iteration_axes(kernel)
     inside = [s for s in kernel.body if axis in stmt_axes[s]]
     if any(isinstance(s, Uniform) for s in inside):
+        return None
+    if any(isinstance(s, Scan) for s in inside):
         return None
     if any(isinstance(s, Reduce) and s.position is not None for s in inside):
         return None

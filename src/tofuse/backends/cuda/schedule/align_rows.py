@@ -6,17 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tofuse.cost.thresholds import ACCESS_BYTES, MIN_ALIGNED_ROW, UNKNOWN_SIZE
+from tofuse.ir.affine import AffineExpr, make_affine
 from tofuse.ir.dims import Dim, known_multiple, product, size_hint
-from tofuse.ir.kernel import (
-    AffineExpr,
-    Kernel,
-    Load,
-    Reduce,
-    Store,
-    Uniform,
-    iteration_axes,
-    make_affine,
-)
+from tofuse.ir.kernel import Kernel, Load, Reduce, Store, Uniform, iteration_axes
 from tofuse.ir.tile import RowAlignment, Tile, TileLoop, Tiling
 
 

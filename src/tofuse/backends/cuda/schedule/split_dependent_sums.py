@@ -20,19 +20,9 @@ from tofuse.backends.cuda.schedule.split_launches import (
     workspace_buffers,
 )
 from tofuse.cost.thresholds import LOOP_BLOCK, MAX_CHUNK_ROWS, MIN_CHUNK, WARPS_PER_SM
+from tofuse.ir.affine import AffineExpr, make_affine
 from tofuse.ir.dims import product, size_hint
-from tofuse.ir.kernel import (
-    AffineExpr,
-    Axis,
-    Definition,
-    Kernel,
-    Load,
-    Reduce,
-    StatementMap,
-    Stmt,
-    Store,
-    make_affine,
-)
+from tofuse.ir.kernel import Axis, Definition, Kernel, Load, Reduce, StatementMap, Stmt, Store
 from tofuse.ir.tile import GpuTarget, Partial, Tile, Tiling
 from tofuse.schedule.dependent_sums import DependentSum, find_dependent_sums
 

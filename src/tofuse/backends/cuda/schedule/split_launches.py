@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tofuse.ir.affine import AffineExpr, make_affine
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.kernel import (
-    AffineExpr,
     Axis,
     Buffer,
     Definition,
@@ -19,7 +19,6 @@ from tofuse.ir.kernel import (
     Store,
     buffers_of,
     iteration_axes,
-    make_affine,
 )
 from tofuse.ir.tile import Partial, Tile, Workspace
 from tofuse.ir.types import DType

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim, evaluate, known_multiple, product, symbols_of
-from tofuse.ir.kernel import AffineExpr, Gather, InRange, Iota, Load, Stmt, Store, Uniform
+from tofuse.ir.kernel import Gather, InRange, Iota, Load, Stmt, Store, Uniform
 from tofuse.ir.tile import Tile, TileNest
 
 MAX_INT32_INDEX = 2**31 - 2**16  # leaves room for a block past the end

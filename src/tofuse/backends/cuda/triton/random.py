@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tofuse.backends.cuda.triton.index_space import IndexSpace
+from tofuse.ir.affine import AffineExpr, make_affine
 from tofuse.ir.dims import exact_div, known_multiple
-from tofuse.ir.kernel import AffineExpr, Uniform, make_affine
+from tofuse.ir.kernel import Uniform
 from tofuse.ir.tile import Tile, draws_halves
 from tofuse.ops.philox import PHILOX_BLOCK
 

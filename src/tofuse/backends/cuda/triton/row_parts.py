@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tofuse.backends.cuda.triton.index_space import IndexSpace
+from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import known_multiple
-from tofuse.ir.kernel import AffineExpr
 from tofuse.ir.tile import RowAlignment, Tile, TileNest
 
 

@@ -15,9 +15,9 @@ from tofuse.backends.cuda.triton.elementwise import (
 from tofuse.backends.cuda.triton.half_math import SINES, half_function
 from tofuse.backends.cuda.triton.index_space import IndexSpace
 from tofuse.backends.cuda.triton.random import uniform_expression
+from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import SymDim
 from tofuse.ir.kernel import (
-    AffineExpr,
     Arg,
     Compute,
     Definition,
@@ -26,6 +26,7 @@ from tofuse.ir.kernel import (
     Iota,
     Load,
     Reduce,
+    Scan,
     Store,
     Uniform,
     iteration_axes,
@@ -76,7 +77,7 @@ class StatementEmitter:
             case Uniform():
                 axes, widest = self.value_axes[stmt.name], widest_element(self.nest.kernel)
                 text = uniform_expression(self.index_space, stmt, self.seed(stmt), axes, widest)
-            case Reduce():
+            case Reduce() | Scan():
                 raise AssertionError(stmt)
             case _:
                 assert_never(stmt)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Callable, Sequence
-
-from torch.fx import Node
 
 from tofuse.capture.lower.builder import Builder, Unsupported
 from tofuse.capture.lower.call import AtenCall, LoweringRule
@@ -32,15 +29,11 @@ def max_pool(call: AtenCall, rank: int) -> tuple[Value, ...]:
     windows = pooling_window(call, values.shape, rank, "dilation")
     if not values.dtype.is_float:
         raise Unsupported("pooling of integers")
-    if _uses_indices(call.node):
+    if not call.reads_only_first:
         return _max_with_indices(call, windows)
     taps = tap_slices(call.build, call.tensor("self"), windows, float("-inf"))
     maxima = call.build.fold("maximum", (x for _, x in taps))
     return maxima, call.build.full(indices.shape, Scalar(0), indices.dtype)
-
-
-def _uses_indices(node: Node) -> bool:
-    return any(u.target is not operator.getitem or u.args[1] != 0 for u in node.users)
 
 
 def _max_with_indices(call: AtenCall, windows: tuple[WindowDimension, ...]) -> tuple[Value, ...]:

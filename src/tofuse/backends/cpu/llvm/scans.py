@@ -1,0 +1,133 @@
+"""LLVM IR of scans: running sums, products and extrema along a loop."""
+
+from __future__ import annotations
+
+from tofuse.backends.cpu.llvm.elementwise import emit_elementwise
+from tofuse.backends.cpu.llvm.function_emitter import FunctionEmitter
+from tofuse.backends.cpu.llvm.ir_text import (
+    REGISTER_TYPES,
+    FunctionBuilder,
+    literal,
+    splat,
+    vector_type,
+)
+from tofuse.backends.cpu.llvm.scratch_accumulators import fill
+from tofuse.ir.kernel import Scan
+from tofuse.ir.nest import Carry
+from tofuse.ir.types import DType
+from tofuse.ops.table import PREDICATES, scan_identity
+
+
+class ActiveScans:
+    """The scans in progress, by name: the array of each carry, or the address of a register."""
+
+    def __init__(self) -> None:
+        self.carries: dict[str, Carry] = {}
+        self.registers: dict[str, str] = {}  # stack slots, which LLVM promotes
+
+    def begin(self, emitter: FunctionEmitter, carry: Carry) -> None:
+        """Set the carry of a scan to the identity."""
+        scan, f = carry.scan, emitter.f
+        self.carries[scan.name] = carry
+        start = scan_identity(scan.op, scan.dtype)
+        if carry.array is not None:
+            fill(emitter, carry.array, start)
+            return
+        slot = self.registers[scan.name] = f.alloca(REGISTER_TYPES[scan.dtype])
+        f.put(f"store {REGISTER_TYPES[scan.dtype]} {literal(start, scan.dtype, 1)}, ptr {slot}")
+
+    def update(self, emitter: FunctionEmitter, scan: Scan) -> None:
+        """Define the values of a scan at the current iterations, and carry the last one."""
+        values = emitter.operands(scan.arg, scan.dtype)
+        array = self.carries[scan.name].array
+        if array is not None:
+            combined = []
+            for u, x in enumerate(values):
+                slot, mask = emitter.scratch_element_pointer(array, u), emitter.mask(u)
+                before = emitter.load(slot, scan.dtype, emitter.lanes, mask)
+                combined.append(_combine(emitter.f, scan, before, x, emitter.lanes))
+                emitter.store(slot, scan.dtype, combined[-1], emitter.lanes, mask)
+            emitter.define(scan.name, combined, scan.dtype)
+            return
+        slot, ty = self.registers[scan.name], REGISTER_TYPES[scan.dtype]
+        carried = emitter.f.let(f"load {ty}, ptr {slot}")
+        results = [""] * len(values)
+        order = range(len(values))
+        for u in reversed(order) if scan.reverse else order:
+            x = _identity_where_masked(emitter, scan, values[u], u)
+            results[u], carried = _scan_vector(emitter, scan, x, carried)
+        emitter.f.put(f"store {ty} {carried}, ptr {slot}")
+        emitter.define(scan.name, results, scan.dtype)
+
+
+def _identity_where_masked(emitter: FunctionEmitter, scan: Scan, x: str, u: int) -> str:
+    """Return vector `u` of the argument, with the identity in lanes that are not active."""
+    mask, lanes = emitter.mask(u), emitter.lanes
+    if mask is None:
+        return x
+    ty = vector_type(REGISTER_TYPES[scan.dtype], lanes)
+    start = literal(scan_identity(scan.op, scan.dtype), scan.dtype, lanes)
+    return emitter.f.let(f"select {vector_type('i1', lanes)} {mask}, {ty} {x}, {ty} {start}")
+
+
+def _scan_vector(emitter: FunctionEmitter, scan: Scan, x: str, carried: str) -> tuple[str, str]:
+    """Return the scan of a vector that follows `carried`, and what it carries.
+
+    Each register is scanned by itself, so that one waits for the one before in one combination.
+    """
+    f, lanes, elem = emitter.f, emitter.lanes, REGISTER_TYPES[scan.dtype]
+    width = min(lanes, max(1, 4 * emitter.native_lanes // scan.dtype.itemsize))
+    ty, starts, parts = vector_type(elem, lanes), range(0, lanes, width), []
+    for k in reversed(starts) if scan.reverse else starts:
+        part = x if width == lanes else f.shuffle(ty, x, "poison", range(k, k + width))
+        part = _scan_lanes(f, scan, part, width)
+        parts.append(_combine(f, scan, splat(f, carried, elem, width), part, width))
+        last = 0 if scan.reverse else width - 1
+        total = part
+        if width > 1:
+            total = f.let(f"extractelement {vector_type(elem, width)} {part}, i64 {last}")
+        carried = _combine(f, scan, carried, total, 1)
+    parts = parts[::-1] if scan.reverse else parts
+    while len(parts) > 1:
+        both, narrow = range(2 * width), vector_type(elem, width)
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts, width = [f.shuffle(narrow, x, y, both) for x, y in pairs], 2 * width
+    return parts[0], carried
+
+
+def _scan_lanes(f: FunctionBuilder, scan: Scan, x: str, lanes: int) -> str:
+    """Return the scan of the lanes of one vector, in steps of doubling distance.
+
+    The method is that of Hillis and Steele (1986).
+    """
+    ty = vector_type(REGISTER_TYPES[scan.dtype], lanes)
+    start = literal(scan_identity(scan.op, scan.dtype), scan.dtype, lanes)
+    distance = 1
+    while distance < lanes:
+        if scan.reverse:
+            moved = f.shuffle(ty, x, start, range(distance, lanes + distance))
+        else:
+            before = [k - distance if k >= distance else lanes + k for k in range(lanes)]
+            moved = f.shuffle(ty, x, start, before)
+        x = _combine(f, scan, moved, x, lanes)
+        distance *= 2
+    return x
+
+
+def _combine(f: FunctionBuilder, scan: Scan, before: str, x: str, lanes: int) -> str:
+    """Return the combination of the earlier steps and the later ones."""
+    if scan.op != "logcumsumexp":
+        return emit_elementwise(f, COMBINES[scan.op], (before, x), scan.dtype, scan.dtype, lanes)
+
+    def emit(op: str, *args: str) -> str:
+        result = DType.BOOL if op in PREDICATES else scan.dtype
+        return emit_elementwise(f, op, args, scan.dtype, result, lanes)
+
+    high, low = emit("maximum", before, x), emit("minimum", before, x)
+    total = emit("add", high, emit("log1p", emit("exp", emit("sub", low, high))))
+    ty, test_ty = vector_type(REGISTER_TYPES[scan.dtype], lanes), vector_type("i1", lanes)
+    is_infinite = emit("isinf", high)  # the difference of equal infinities is nan
+    return f.let(f"select {test_ty} {is_infinite}, {ty} {high}, {ty} {total}")
+
+
+COMBINES = {"cumsum": "add", "cumprod": "mul", "cummax": "maximum", "cummin": "minimum"}
