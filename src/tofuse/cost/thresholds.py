@@ -55,6 +55,7 @@ MAX_BUFFERS = 64  # that one kernel reads and writes: not measured
 MAX_READER_SHAPES = 8  # a value broadcast to more has its own kernel: not measured
 MIN_SHARED_ELEMENTS = 1024  # of a tensor worth reading once by siblings: not measured
 MAX_SIBLINGS = 8  # readers of one tensor merged with the first: not measured
+MAX_SHIFT_SHARE = 0.25  # of an extent, between places of one value: not measured
 MIN_OVERLAP = 1.5  # reads of an element by windows, to compute it before: not measured
 MAX_SPLIT_ROUNDS = 6  # of splitting for memory; few programs need two: not measured
 MIN_ORDER_SAVING = 256 * 1024  # bytes; reordering may separate launches: not measured

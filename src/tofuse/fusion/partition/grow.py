@@ -312,7 +312,7 @@ class Growth:
         siblings = not shared.intersection(producer.results)
         costs = self.legality.evaluator.costs_of(consumer.result.type.device)
         loops_differ = siblings or loop_structure_changes(a.ops, b.ops)
-        if costs.merges_equal_loops and not loops_differ:
+        if costs.merges_equal_loops and not loops_differ and not together.recomputed_adds:
             return rejection
         self.cost_sensitive |= {a, b}
         cost_a, cost_b = (self._evaluate(g.ops).cost for g in (a, b))

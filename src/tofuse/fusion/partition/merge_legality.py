@@ -115,7 +115,7 @@ class MergeLegality:
     def _overlap(self, value: Value) -> float:
         """Return the elements of all distinct windows over those of the value; 1 for one window."""
         if value not in self.overlaps:
-            windows: dict[tuple[object, ...], int] = {}  # elements by offset and strides
+            windows: dict[tuple[object, ...], int] = {}  # elements by place in memory
             work = [value]
             while work:
                 users = self.index.users.get(v := work.pop(), ())
@@ -125,8 +125,8 @@ class MergeLegality:
                 if memref is not None and len(views) < len(users):
                     extents = zip(v.shape, memref.strides, strict=True)
                     elements = math.prod(size_hint(n) for n, stride in extents if stride != 0)
-                    windows[memref.offset, memref.strides] = elements
-            offsets = {offset for offset, _ in windows}
+                    windows[memref.offset, memref.strides, v.shape] = elements
+            offsets = {offset for offset, *_ in windows}
             whole = max(1, size_hint(value.type.numel))
             overlap = sum(windows.values()) / whole if len(offsets) > 1 else 1.0
             self.overlaps[value] = overlap

@@ -10,6 +10,7 @@ from tofuse.analysis.footprint import Access, Footprint
 from tofuse.backends.cpu.cost.guard_coverage import statement_coverage
 from tofuse.backends.cpu.cost.recomputation import (
     recomputation_by_loops,
+    recomputation_by_shifts,
     recomputation_of_sums,
 )
 from tofuse.backends.cpu.cost.threads import threads_worth
@@ -126,16 +127,21 @@ class _Estimate:
             total, vectorized = total + barriers, vectorized + barriers
         by_loops = recomputation_by_loops(kernel, self.statement_ns)
         of_sums = recomputation_of_sums(kernel, self.statement_ns)
-        separate, separate_sums = (
+        by_shifts = recomputation_by_shifts(kernel, self.statement_ns)
+        separate, separate_sums, separate_shifts = (
             machine.launch_us * 2e3
             + _overlapped(work - work * (1 - r.needed), traffic)
             + r.nbytes / bandwidth(machine, r.nbytes, widest)
-            for r in (by_loops, of_sums)
+            for r in (by_loops, of_sums, by_shifts)
         )
         least = vectorized
         if of_sums.repeated_ns:
             separate, least = min(separate, separate_sums), min(vectorized, separate_sums)
-        adds = (by_loops.repeated_ns + of_sums.repeated_ns) / machine.ns["cheap"]
+        if by_shifts.repeated_ns:
+            separate = min(separate, separate_shifts)
+            least = min(least, _overlapped(work * by_shifts.needed, traffic))
+        repeated = by_loops.repeated_ns + of_sums.repeated_ns + by_shifts.repeated_ns
+        adds = repeated / machine.ns["cheap"]
         us, work, traffic, separate, least = (
             ns / 1e3 for ns in (total, work, traffic, separate, least)
         )

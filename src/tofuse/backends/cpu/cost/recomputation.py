@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from tofuse.analysis.reachability import reachable
+from tofuse.backends.cpu.cost.shifted_values import shifted_copies
 from tofuse.ir.dims import size_hint
 from tofuse.ir.kernel import (
     Compute,
@@ -80,6 +81,45 @@ def recomputation_of_sums(kernel: Kernel, statements: Statements) -> Recomputati
     for s, _, ns in statements:
         repeated += ns * (1 - 1 / times.get(s, 1))
     return Recomputation(repeated, nbytes, 1 - repeated / _total_ns(statements))
+
+
+def recomputation_by_shifts(kernel: Kernel, statements: Statements) -> Recomputation:
+    """Return the costs of values that are computed at several neighbouring places.
+
+    Where a value is computed more often than what reads it, it is stored and loaded instead.
+    """
+    groups = shifted_copies(kernel)
+    group_of = {s.name: group for group in groups for s in group}
+    stored = {
+        name
+        for user in kernel.body
+        for name in user.uses
+        if name in group_of and len(group_of[name]) > _copies(user, group_of)
+    }
+    if not stored:
+        return Recomputation(0.0, 0.0, 1.0)
+    needed, nbytes = set[Stmt](), 0.0
+    _, domains = iteration_axes(kernel)
+    work: list[Stmt] = [s for s in kernel.body if isinstance(s, Store)]
+    while work:
+        s = work.pop()
+        if s in needed:
+            continue
+        needed.add(s)
+        for name in s.uses:
+            first = kernel.definitions[name]
+            if name in stored:
+                first = group_of[name][0]
+                if first not in needed:
+                    nbytes += 2.0 * _points(kernel, domains[first]) * first.dtype.itemsize
+            work.append(first)
+    repeated = sum(ns for s, _, ns in statements if s not in needed)
+    return Recomputation(repeated, nbytes, 1 - repeated / _total_ns(statements))
+
+
+def _copies(s: Stmt, group_of: Mapping[str, Sequence[Stmt]]) -> int:
+    """Return how many statements compute what `s` does."""
+    return 1 if isinstance(s, Store) else len(group_of.get(s.name, (s,)))
 
 
 def _total_ns(statements: Statements) -> float:
