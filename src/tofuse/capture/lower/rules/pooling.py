@@ -17,7 +17,7 @@ from tofuse.capture.lower.sliding_window import (
     tap_slices,
 )
 from tofuse.ir.dims import Dim
-from tofuse.ir.graph import Scalar, Value
+from tofuse.ir.graph import Operand, Scalar, Value
 from tofuse.ir.types import DType
 
 MAX_IMAGE_ELEMENTS = 1 << 31  # indices are compared in 32 bits
@@ -105,10 +105,10 @@ def avg_pool(call: AtenCall, rank: int) -> Value:
     """Return the windows' sums divided by their size, in float32 for half precision."""
     out, build = call.out, call.build
     windows = pooling_window(call, out.shape, rank)
-    count = _divisor(call, windows)
+    divisor = _divisor(call, windows, out.shape, out.dtype.opmath)
     x = build.convert(call.tensor("self"), out.dtype.opmath)
     total = build.fold("add", (tap_slice for _, tap_slice in tap_slices(build, x, windows, 0.0)))
-    mean = build.emit("div", (total, Scalar(float(count))), {})
+    mean = build.emit("div", (total, divisor), {})
     return build.convert(mean, out.dtype)
 
 
@@ -116,9 +116,9 @@ def avg_pool_gradient(call: AtenCall, rank: int) -> Value:
     """Sum, for each element, the gradients of its windows divided by the windows' size."""
     grad, out, build = call.tensor("grad_output"), call.out, call.build
     windows = pooling_window(call, grad.shape, rank)
-    count = _divisor(call, windows)
     dtype = out.dtype.opmath
-    share = build.emit("div", (build.convert(grad, dtype), Scalar(float(count))), {})
+    divisor = _divisor(call, windows, grad.shape, dtype)
+    share = build.emit("div", (build.convert(grad, dtype), divisor), {})
     gradient = WindowGradient(call, call.node.meta["val"], windows, dtype)
     padded = gradient.pad_windows(share, 0.0)
     total = gradient.sum_over_windows(lambda residue, tap, windows: windows(padded))
@@ -164,16 +164,36 @@ def _equal_window_sizes(image: tuple[Dim, ...], pooled: tuple[Dim, ...]) -> list
     return found
 
 
-def _divisor(call: AtenCall, windows: tuple[WindowDimension, ...]) -> int:
-    """Return the elements of a window, or `divisor_override`."""
+def _divisor(
+    call: AtenCall, windows: tuple[WindowDimension, ...], shape: Sequence[Dim], dtype: DType
+) -> Operand:
+    """Return the elements of each window of a result of this shape, or `divisor_override`.
+
+    Windows at the edges may have fewer: all of them if padding does not count, and those beyond
+    the padding if `ceil_mode` adds them.
+    """
     if not call.out.dtype.is_float:
         raise Unsupported("pooling of integers")
     if call.has("divisor_override"):
-        return call.integer("divisor_override")
-    padded = any(w.padding_low for w in windows) and not call.flag("count_include_pad")
-    if padded or (call.flag("ceil_mode") and any(w.padding_high for w in windows)):
-        raise Unsupported("windows of several sizes")
-    return math.prod(w.size for w in windows)
+        return Scalar(float(call.integer("divisor_override")))
+    counts_padding = call.flag("count_include_pad")
+    extents = call.tensor("self").shape[-len(windows) :]
+    padded = any(w.padding_low for w in windows) and not counts_padding
+    if not padded and not (call.flag("ceil_mode") and any(w.padding_high for w in windows)):
+        return Scalar(float(math.prod(w.size for w in windows)))
+    build, outer = call.build, tuple(shape[: -len(windows)])
+    axes = [(-w.padding_low, w.stride, w.count) for w in windows]
+    sizes = []
+    for w, extent, start in zip(windows, extents, axis_iotas(build, outer, axes), strict=True):
+        if not isinstance(extent, int):
+            raise Unsupported("symbolic sizes")
+        bound = extent + w.padding_low if counts_padding else extent
+        end = build.emit("add", (start, Scalar(w.size)), {})
+        end = build.emit("minimum", (end, Scalar(bound)), {})
+        if not counts_padding:
+            start = build.emit("maximum", (start, Scalar(0)), {})
+        sizes.append(build.emit("sub", (end, start), {}))
+    return build.convert(build.fold("mul", sizes), dtype)
 
 
 RULES_OF_RANK: dict[str, Callable[..., Value | tuple[Value, ...]]] = {
