@@ -248,6 +248,37 @@ def bags(x: Tensor, keys: Tensor, zero: Tensor) -> Tensor:
     return F.embedding_bag(keys.view(-1, keys.shape[0] // 20 or 1).t(), x, mode="sum")
 
 
+def convolution(window: int, stride: int = 1, dilation: int = 1, groups: int = 1) -> Program:
+    """Return a convolution with the norm by running statistics and the activation after it."""
+
+    def program(x: Tensor, w: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        padding = dilation * (window // 2)
+        y = F.conv2d(x, w, None, stride, padding, dilation, groups)
+        return F.relu(F.batch_norm(y, mean, variance, mean, variance))
+
+    return program
+
+
+def residual(x: Tensor, w: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """Return a block of two convolutions, their norms, and the sum with its input."""
+    y = F.relu(F.batch_norm(F.conv2d(x, w, padding=1), mean, variance))
+    return F.relu(F.batch_norm(F.conv2d(y, w, padding=1), mean, variance) + x)
+
+
+def images(batch: int, side: int, *weight: int) -> InputMaker:
+    """Return a function that makes images, a weight of this shape, a mean and a variance."""
+
+    def make(size: Size, dtype: torch.dtype) -> Inputs:
+        results, channels, *_ = weight
+        n = side if size == "full" else 9
+        channels = channels if channels > 1 else results  # 1: a filter for each image
+        x = torch.randn(batch if size == "full" else 1, channels, n, n).to(dtype)
+        w = torch.randn(weight).to(dtype) / 8
+        return x, w, torch.zeros(results).to(dtype), torch.ones(results).to(dtype)
+
+    return make
+
+
 BIG, TINY = (4096, 4096), (17, 19)
 MIDDLE = (512, 512)
 
@@ -296,6 +327,14 @@ def _workload(name: str, make: CaseMaker, dtype: torch.dtype) -> Workload:
     return Workload(name, "neighbours", make, dtype)
 
 
+CONVOLUTIONS: dict[str, tuple[Program, InputMaker]] = {
+    "convolution": (convolution(3), images(8, 56, 64, 64, 3, 3)),
+    "first_convolution": (convolution(7, 2), images(4, 224, 64, 3, 7, 7)),
+    "depthwise_convolution": (convolution(3, groups=64), images(8, 56, 64, 1, 3, 3)),
+    "dilated_convolution": (convolution(3, dilation=2), images(8, 56, 64, 64, 3, 3)),
+    "residual_block": (residual, images(8, 56, 64, 64, 3, 3)),
+}
+
 NEIGHBOURS: tuple[Workload, ...] = (
     *(
         _workload(f"{name}{suffix}", calls(program, inputs), dtype)
@@ -303,5 +342,10 @@ NEIGHBOURS: tuple[Workload, ...] = (
         for suffix, dtype in (("", F32), ("_f64", F64))
     ),
     *(_workload(n, calls(f, inputs, backward=True), F32) for n, (f, inputs) in ADJOINTS.items()),
+    *(
+        _workload(f"{name}{suffix}", calls(program, inputs), dtype)
+        for name, (program, inputs) in CONVOLUTIONS.items()
+        for suffix, dtype in (("", F32), ("_bf16", BF16))
+    ),
     *(_workload(n, calls(f, inputs), F32) for n, (f, inputs) in (RECURRENCES | SEGMENTS).items()),
 )

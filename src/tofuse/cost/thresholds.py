@@ -16,7 +16,7 @@ UNKNOWN_SIZE = 4096  # stands for a size without a hint: not measured
 # -- capture -------------------------------------------------------------------------------------
 MIN_BRANCHES = 8  # vectorized without library calls; fewer fuse without: not measured
 BYTES_PER_CALL = 100_000  # copied in the time of a library call: not measured
-MIN_CONVOLUTIONS = 2  # for channels last; a single one keeps two copies: not measured
+MIN_TRAINED_CONVOLUTIONS = 2  # for channels last; one keeps two copies: "Channels-last layout"
 IMAGE_BYTES_PER_WEIGHT_BYTE = 2.5  # from which images become channels last: "Channels-last layout"
 MAX_RECOMPUTE_CHAIN = 30.0  # transcendental operations recomputed per saved value: not measured
 CHEAP_OP = 0.05  # the count of any other operation in this chain: not measured

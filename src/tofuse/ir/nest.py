@@ -51,8 +51,8 @@ class Reload:
 class For:
     """A loop over an axis or its tiles. `reductions` start before it and finish after it.
 
-    The memory of the loads in `prefetch` is brought into the cache meanwhile. `carries` are those
-    of the scans along the axis.
+    The memory of the loads in `prefetch` is brought into the cache meanwhile. `carries` hold
+    the running values of the scans along the axis.
     """
 
     loop: Loop

@@ -56,8 +56,11 @@ def scan_identity(op: str, dtype: DType) -> float | int:
 
 
 def scan_dtype(op: str, dtype: DType) -> DType:
-    """Return the dtype in which a scan accumulates: the one of ATen's operators on the CPU."""
-    is_wide = dtype is DType.F32 and op in ("cumsum", "cumprod")
+    """Return the dtype in which a scan accumulates.
+
+    Sums and products of narrower floats take float64, in which those of a few elements are finite.
+    """
+    is_wide = dtype.is_float and op in ("cumsum", "cumprod")
     return DType.F64 if is_wide else dtype.opmath
 
 

@@ -15,7 +15,7 @@ def check_schedule(kernel: Kernel, schedule: Schedule) -> None:
     """Raise Unschedulable unless every axis has one loop, maybe with a tile loop outside of it.
 
     An axis and its tiles must not both be parallel, nor may the vector loop be parallel. The steps
-    of a scan run in one loop, in order.
+    of a scan run in one loop, in order; no loop of its kernel runs several iterations at once.
     """
     loops, parallel = schedule.loops, schedule.parallel
     strips: dict[str, list[int]] = {a.name: [] for a in kernel.axes}

@@ -85,7 +85,6 @@ def test_write_through_a_view_prevents_conversion():
 @pytest.mark.parametrize(
     "f",
     [
-        lambda x, w: F.conv2d(x, w),  # a single convolution
         lambda x, w: F.conv2d(F.conv2d(x, w[:, :, :1, :1]), w[:, :, :1, :1]),  # matrix products
         lambda x, w: F.conv2d(F.conv2d(x, w), w).transpose(1, 2),  # not contiguous
         lambda x, w: torch.as_strided(F.conv2d(F.conv2d(x, w), w), (2, 8), (8, 1)),
@@ -222,3 +221,25 @@ def test_a_training_step_holds_no_copy_of_an_image_for_its_backward(shape):
     compiled = tofuse.compile(model)
     torch.testing.assert_close(step(compiled), step(model), rtol=1e-3, atol=1e-4)
     assert allocations(lambda: step(compiled)).peak <= allocations(lambda: step(model)).peak + 4096
+
+
+def test_a_single_convolution_is_converted_unless_it_is_trained():
+    x, w = torch.randn(2, 8, 9, 9), torch.randn(8, 8, 3, 3)
+    assert NOTE in notes(F.conv2d, x, w)
+    torch._dynamo.reset()
+    assert NOTE not in notes(F.conv2d, x, w.requires_grad_())
+    torch._dynamo.reset()
+    assert_as_eager(F.conv2d, x, w, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_images_of_bfloat16_are_converted(dtype):
+    """The library has such convolutions of bfloat16 and float32."""
+    x, w = torch.randn(2, 8, 9, 9).to(dtype), torch.randn(8, 8, 3, 3).to(dtype)
+
+    def f(x, w):
+        return F.conv2d(F.conv2d(x, w, padding=1).relu(), w)
+
+    assert (NOTE in notes(f, x, w)) == (dtype is torch.bfloat16)
+    torch._dynamo.reset()
+    torch.testing.assert_close(tofuse.compile(f)(x, w), f(x, w), rtol=5e-2, atol=5e-1)

@@ -16,7 +16,7 @@ from torch.fx.node import Argument
 from tofuse.capture.fx.aliases import storage_id, written_tensors
 from tofuse.capture.fx.devices import on_host
 from tofuse.capture.fx.node_tensors import example_tensor, node_nbytes, target_name
-from tofuse.cost.thresholds import IMAGE_BYTES_PER_WEIGHT_BYTE, MIN_CONVOLUTIONS
+from tofuse.cost.thresholds import IMAGE_BYTES_PER_WEIGHT_BYTE, MIN_TRAINED_CONVOLUTIONS
 from tofuse.torch_internals.fake_tensors import FakeTensor
 from tofuse.torch_internals.symbolic_shapes import trying_operators
 from tofuse.torch_internals.transforms import CAN_VMAP, enter_vmap, leave_all_vmaps, leave_vmap
@@ -38,7 +38,8 @@ def channels_last(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     become faster.
     """
     convolutions = _convolutions(gm)
-    if not CAN_VMAP or len(convolutions) < MIN_CONVOLUTIONS:
+    fewest = MIN_TRAINED_CONVOLUTIONS if _is_trained(gm) else 1
+    if not CAN_VMAP or len(convolutions) < fewest:
         return gm, ()
     images = {n: node_nbytes(n.args[0]) + node_nbytes(n) for n in convolutions}
     gaining = sum(nbytes for n, nbytes in images.items() if _gains(n))
@@ -60,6 +61,13 @@ def channels_last(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     return (copy, (CONVERTED,)) if _traces(copy) else (gm, ())
 
 
+def _is_trained(gm: GraphModule) -> bool:
+    """Return whether a call of the program may have a backward."""
+    values = (n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder"))
+    requires = any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
+    return requires and torch.is_grad_enabled()
+
+
 def _convolutions(gm: GraphModule) -> list[Node]:
     """Return the convolutions of images, except under vmap, where images have a fifth dimension."""
     depth, convolutions = 0, []
@@ -72,13 +80,13 @@ def _convolutions(gm: GraphModule) -> list[Node]:
 
 
 def _is_convolution(node: Node) -> bool:
-    """Return whether a call is a 2-D convolution of a contiguous float32 image on the CPU."""
+    """Return whether a call is a 2-D convolution of a contiguous image on the CPU."""
     if node.target is not torch.conv2d or len(node.args) < 2:
         return False
     image = example_tensor(node.args[0])
     if image is None or example_tensor(node) is None:
         return False
-    supported = image.dim() == 4 and on_host(image) and image.dtype is torch.float32
+    supported = image.dim() == 4 and on_host(image) and image.dtype in DTYPES
     return supported and image.is_contiguous()
 
 
@@ -149,6 +157,7 @@ def _convert(tensor: Argument, reader: Node, layout: torch.memory_format) -> Non
     reader.replace_input_with(tensor, call)
 
 
+DTYPES = (torch.float32, torch.bfloat16)
 STRIDE_READERS = frozenset(
     ("as_strided", "stride", "storage_offset", "is_contiguous", "untyped_storage")
 )

@@ -168,7 +168,9 @@ def _reduce(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg
 def _scan(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
     dims = self.alignment.operand_dims(op, 0)
     along = self.alignment.leaves(dims[op.int("dim") : op.int("dim") + 1])
-    if not set(along).isdisjoint(a for a, _ in sub):
+    names = {self.axes[a].name for a in along if a in self.axes}
+    is_moved = any(a in along or not names.isdisjoint(index.axes) for a, index in sub)
+    if is_moved or (sub and guard is not None):  # every step runs, also where the guard fails
         raise LoweringError(Rule.SLICE_OF_SCAN())
     if len(along) > 1:
         raise LoweringError(Rule.SPLIT_SCAN())
@@ -178,8 +180,6 @@ def _scan(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
         return arg
     arg = self.in_register(emit_convert(self.compute, arg, dtype, wide), wide)
     axis = self.axes[along[0]].name
-    if any(axis in index.axes for _, index in sub):
-        raise LoweringError(Rule.SLICE_OF_SCAN())
     scanned = Scan(self.fresh(), op.kind, arg, axis, bool(op.attr("reverse")), wide)
     return emit_convert(self.compute, self.add(scanned), wide, dtype)
 

@@ -174,6 +174,63 @@ def test_a_step_does_not_run_again_for_other_axes():
         )
 
 
+UNREAD = """
+kernel k(x: in f32, y: out f32, z: out f32) over i0:5 i1:6 i2:7 {
+  v = load x[(6)*i0 + i1] : f32
+  s = scan cumsum<i0> v : f32
+  store y[(6)*i0 + i1] s : f32
+  store z[(42)*i0 + (7)*i1 + i2] v : f32
+}"""
+
+
+def test_a_loop_carries_no_scan_whose_results_moved_out():
+    nest = build_nest(
+        kernel(UNREAD), parse_schedule("order i0 i1 i2; parallel 0; vector 4; unroll 1")
+    )
+    assert repr(nest).count("carry s") == 1
+
+
+LAST_ROW = """
+kernel k(x: in f32, y: out f32) over i0:4 i1:6 i2:40 {
+  v = load x[(240)*i0 + (40)*i1 + i2] : f32
+  s = scan cummax<i0> v : f32
+  m = reduce sum<i2> s : f32
+  d = sub s m of f32 : f32
+  q = mul d d of f32 : f32
+  n = reduce sum<i1,i2> q : f32
+  r = div s n of f32 : f32
+  store y[(240)*i0 + (40)*i1 + i2] r : f32
+}"""
+
+
+def test_an_array_of_the_last_row_is_not_read_for_all_rows():
+    k = kernel(LAST_ROW)
+    buffers = {"x": torch.randn(960), "y": torch.empty(960)}
+    want = run_interpreter(k, buffers, {}, precise=True)["y"]
+    for schedule in schedules(k):
+        try:
+            got = run_llvm(k, schedule, buffers, {}, 2)["y"]
+        except Unschedulable:
+            continue
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64], ids=str)
+def test_no_product_or_sum_of_a_window_overflows(dtype: DType):
+    large = 1e20 if dtype is DType.F32 else 1e200
+    greatest = torch.finfo(TORCH_DTYPES[dtype]).max
+    rows = torch.tensor(
+        [[1 / large, large, large, 1 / large] * 9, [-greatest, greatest, greatest, -greatest] * 9],
+        dtype=TORCH_DTYPES[dtype],
+    )
+    for row, op in zip(rows, ("cumprod", "cumsum"), strict=True):
+        k = scans((36,), 0, dtype, reverse=False)
+        name = f"y{OPS.index(op)}"
+        for schedule in schedules(k):
+            got = run_llvm(k, schedule, buffers_of(k, row), {})[name]
+            assert got.isfinite().all(), (op, schedule)
+
+
 def test_the_text_of_a_nest_with_carries_parses():
     k = scans((6, 40), 0, DType.F32, reverse=True)
     nest = build_nest(k, parse_schedule("order i0 i1; parallel 0; vector 16; unroll 1"))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import tofuse
 
@@ -104,3 +105,34 @@ def test_tensors_that_are_not_contiguous():
     for view in (x.transpose(0, 2), x[::2, :, 3:], x[:, 1], x[0, 0].expand(4, 30)):
         for dim in (0, -1):
             compare(lambda x, dim=dim: x.cumsum(dim), view)
+
+
+SHIFTED = {
+    "padded": lambda x: F.pad((x * 2).cumsum(1)[1:], (0, 0, 3, 5)) + 1,
+    "rolled": lambda x: torch.roll((x * 2).cumsum(1), 2, 0) + 1,
+    "in a concat": lambda x: torch.cat([x, (x * 2).cumsum(1)[1:]], 0) + 1,
+    "far away": lambda x: F.pad((x * 2).cumsum(1)[1:], (0, 0, 40000, 40000)) + 1,
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", SHIFTED)
+def test_rows_beyond_the_tensor_are_not_read(name, dynamic):
+    x = torch.randn(400, 100)
+    got = tofuse.compile(SHIFTED[name], dynamic=dynamic)(x)
+    torch.testing.assert_close(got, SHIFTED[name](x))
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_scan_that_several_reductions_read(dim):
+    def f(x):
+        c = (x * 2).cummax(dim).values
+        d = c - c.mean(2, keepdim=True)
+        return c / (d * d).mean((1, 2), keepdim=True)
+
+    compare(f, torch.randn(4, 6, 40), rtol=1e-4, atol=1e-4)
+
+
+def test_products_of_half_precision_do_not_overflow():
+    x = torch.tensor([[1e-20, 1e20, 1e20, 1e-20] * 8]).bfloat16()
+    compare(lambda x: x.cumprod(1) * 1, x)

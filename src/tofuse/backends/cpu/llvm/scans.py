@@ -12,7 +12,7 @@ from tofuse.backends.cpu.llvm.ir_text import (
     vector_type,
 )
 from tofuse.backends.cpu.llvm.scratch_accumulators import fill
-from tofuse.ir.kernel import Scan
+from tofuse.ir.kernel import Compute, Scan
 from tofuse.ir.nest import Carry
 from tofuse.ir.types import DType
 from tofuse.ops.table import PREDICATES, scan_identity
@@ -55,7 +55,8 @@ class ActiveScans:
         order = range(len(values))
         for u in reversed(order) if scan.reverse else order:
             x = _identity_where_masked(emitter, scan, values[u], u)
-            results[u], carried = _scan_vector(emitter, scan, x, carried)
+            scan_vector = _scan_in_order if _may_overflow(emitter, scan) else _scan_vector
+            results[u], carried = scan_vector(emitter, scan, x, carried)
         emitter.f.put(f"store {ty} {carried}, ptr {slot}")
         emitter.define(scan.name, results, scan.dtype)
 
@@ -68,6 +69,33 @@ def _identity_where_masked(emitter: FunctionEmitter, scan: Scan, x: str, u: int)
     ty = vector_type(REGISTER_TYPES[scan.dtype], lanes)
     start = literal(scan_identity(scan.op, scan.dtype), scan.dtype, lanes)
     return emitter.f.let(f"select {vector_type('i1', lanes)} {mask}, {ty} {x}, {ty} {start}")
+
+
+def _may_overflow(emitter: FunctionEmitter, scan: Scan) -> bool:
+    """Whether the sum or product of a few elements may overflow though the whole one does not.
+
+    That of eight numbers of float32 does not overflow in float64.
+    """
+    if not scan.dtype.is_float or scan.op not in ("cumsum", "cumprod"):
+        return False
+    arg = emitter.nest.kernel.definitions[scan.arg]
+    if not isinstance(arg, Compute) or arg.op != "convert":
+        return True
+    return (arg.operand_dtype, scan.dtype) != (DType.F32, DType.F64)
+
+
+def _scan_in_order(emitter: FunctionEmitter, scan: Scan, x: str, carried: str) -> tuple[str, str]:
+    """Return the scan of a vector that follows `carried`, lane after lane, and what it carries."""
+    f, lanes, elem = emitter.f, emitter.lanes, REGISTER_TYPES[scan.dtype]
+    if lanes == 1:
+        carried = _combine(f, scan, carried, x, 1)
+        return carried, carried
+    ty, result = vector_type(elem, lanes), "poison"
+    for k in reversed(range(lanes)) if scan.reverse else range(lanes):
+        element = f.let(f"extractelement {ty} {x}, i64 {k}")
+        carried = _combine(f, scan, carried, element, 1)
+        result = f.let(f"insertelement {ty} {result}, {elem} {carried}, i64 {k}")
+    return result, carried
 
 
 def _scan_vector(emitter: FunctionEmitter, scan: Scan, x: str, carried: str) -> tuple[str, str]:

@@ -154,6 +154,8 @@ class _NestBuilder:
             return self._repeat_or_reload_reduction(stmt, level)
         name = stmt.name
         if isinstance(stmt, Scan) and self.placement.innermost_level(stmt.axis) < level:
+            if self.scratch.spill_levels.get(name, level) > level:
+                raise Unschedulable(Rule.DIFFERENT_LOOPS())  # the array has the last inner row only
             return Reload(name, self.scratch.arrays.get(name) or self.scratch.spill(stmt, level))
         if level != PHASE_LEVEL and not self.placement.inner_axes(name, level):
             return None

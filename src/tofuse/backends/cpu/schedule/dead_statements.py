@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tofuse.ir.kernel import Gather, Reduce, Store
+from tofuse.ir.kernel import Gather, Reduce, Scan, Store
 from tofuse.ir.nest import For, Nest, Node, Reload, StmtNode
 
 
@@ -35,7 +35,9 @@ def _live_nodes(
             if not body:
                 continue
             read = (read - {a.reduce.name for a in node.reductions}) | read_in_body
-            live.append(replace(node, body=body))
+            scans = set(_scans(body)) if node.carries else set[Scan]()
+            carries = tuple(c for c in node.carries if c.scan in scans)
+            live.append(replace(node, body=body, carries=carries))
             continue
         if isinstance(node, Reload):
             is_live = node.name in read
@@ -49,3 +51,12 @@ def _live_nodes(
             live.append(node)
             read |= set(node.stmt.uses) if isinstance(node, StmtNode) else set()
     return tuple(reversed(live)), read
+
+
+def _scans(nodes: Sequence[Node]) -> Iterator[Scan]:
+    """Yield the scans in these nodes, at any depth."""
+    for node in nodes:
+        if isinstance(node, For):
+            yield from _scans(node.body)
+        elif isinstance(node, StmtNode) and isinstance(node.stmt, Scan):
+            yield node.stmt

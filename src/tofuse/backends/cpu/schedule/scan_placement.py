@@ -26,18 +26,18 @@ def _check(nest: Nest, node: Node) -> None:
         return
     for carry in node.carries:
         axes = iteration_axes(nest.kernel)[0][carry.scan.name]
-        if _runs(carry.scan, node.body, axes) != 1:
+        if _least_runs(carry.scan, node.body, axes) > 1:
             raise Unschedulable(Rule.DIFFERENT_LOOPS())
     for inner in node.body:
         _check(nest, inner)
 
 
-def _runs(scan: Scan, nodes: Sequence[Node], axes: Collection[str]) -> int:
-    """Return the number of places of a scan; one in a loop over other axes counts twice."""
+def _least_runs(scan: Scan, nodes: Sequence[Node], axes: Collection[str]) -> int:
+    """Return how often a scan runs if loops over other axes than its own run twice."""
     count = 0
     for node in nodes:
         if isinstance(node, For):
-            count += _runs(scan, node.body, axes) * (1 if node.loop.axis in axes else 2)
+            count += _least_runs(scan, node.body, axes) * (1 if node.loop.axis in axes else 2)
         elif isinstance(node, StmtNode):
             count += node.stmt is scan
     return count
