@@ -1,6 +1,6 @@
 """Programs that read a neighbour: stencils, convolutions, recurrences and sums by segment."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 import torch
@@ -8,9 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.seeds import Inputs, Program, Size
-from benchmarks.workloads.base import CaseMaker, InputMaker, Workload, calls
-
-BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
+from benchmarks.workloads.base import InputMaker, Workload, calls
 
 
 def grids(count: int, full: Sequence[int], small: Sequence[int], grad: bool = False) -> InputMaker:
@@ -323,8 +321,17 @@ SEGMENTS: dict[str, tuple[Program, InputMaker]] = {
 }
 
 
-def _workload(name: str, make: CaseMaker, dtype: torch.dtype) -> Workload:
-    return Workload(name, "neighbours", make, dtype)
+def _workloads(
+    programs: Mapping[str, tuple[Program, InputMaker]],
+    *others: tuple[str, torch.dtype],
+    backward: bool = False,
+) -> tuple[Workload, ...]:
+    """Return the programs in float32, and in `others`: ending of the name, and dtype."""
+    return tuple(
+        Workload(name + ending, "neighbours", calls(program, inputs, backward=backward), dtype)
+        for name, (program, inputs) in programs.items()
+        for ending, dtype in (("", torch.float32), *others)
+    )
 
 
 CONVOLUTIONS: dict[str, tuple[Program, InputMaker]] = {
@@ -336,16 +343,8 @@ CONVOLUTIONS: dict[str, tuple[Program, InputMaker]] = {
 }
 
 NEIGHBOURS: tuple[Workload, ...] = (
-    *(
-        _workload(f"{name}{suffix}", calls(program, inputs), dtype)
-        for name, (program, inputs) in STENCILS.items()
-        for suffix, dtype in (("", F32), ("_f64", F64))
-    ),
-    *(_workload(n, calls(f, inputs, backward=True), F32) for n, (f, inputs) in ADJOINTS.items()),
-    *(
-        _workload(f"{name}{suffix}", calls(program, inputs), dtype)
-        for name, (program, inputs) in CONVOLUTIONS.items()
-        for suffix, dtype in (("", F32), ("_bf16", BF16))
-    ),
-    *(_workload(n, calls(f, inputs), F32) for n, (f, inputs) in (RECURRENCES | SEGMENTS).items()),
+    *_workloads(STENCILS, ("_f64", torch.float64)),
+    *_workloads(ADJOINTS, backward=True),
+    *_workloads(CONVOLUTIONS, ("_bf16", torch.bfloat16)),
+    *_workloads(RECURRENCES | SEGMENTS),
 )

@@ -16,7 +16,7 @@ UNKNOWN_SIZE = 4096  # stands for a size without a hint: not measured
 # -- capture -------------------------------------------------------------------------------------
 MIN_BRANCHES = 8  # vectorized without library calls; fewer fuse without: not measured
 BYTES_PER_CALL = 100_000  # copied in the time of a library call: not measured
-MIN_TRAINED_CONVOLUTIONS = 2  # for channels last; one keeps two copies: "Channels-last layout"
+MIN_TRAINED_CHANNELS_LAST_CONVOLUTIONS = 2  # one keeps two copies: "Channels-last layout"
 IMAGE_BYTES_PER_WEIGHT_BYTE = 2.5  # from which images become channels last: "Channels-last layout"
 MAX_RECOMPUTE_CHAIN = 30.0  # transcendental operations recomputed per saved value: not measured
 CHEAP_OP = 0.05  # the count of any other operation in this chain: not measured
@@ -55,7 +55,7 @@ MAX_BUFFERS = 64  # that one kernel reads and writes: not measured
 MAX_READER_SHAPES = 8  # a value broadcast to more has its own kernel: not measured
 MIN_SHARED_ELEMENTS = 1024  # of a tensor worth reading once by siblings: not measured
 MAX_SIBLINGS = 8  # readers of one tensor merged with the first: not measured
-MAX_SHIFT_SHARE = 0.25  # of an extent, between places of one value: not measured
+MAX_SHIFT_SHARE_OF_EXTENT = 0.25  # values farther apart are different ones: not measured
 MIN_OVERLAP = 1.5  # reads of an element by windows, to compute it before: not measured
 MAX_SPLIT_ROUNDS = 6  # of splitting for memory; few programs need two: not measured
 MIN_ORDER_SAVING = 256 * 1024  # bytes; reordering may separate launches: not measured

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Union
 
@@ -154,6 +154,15 @@ class Nest:
         keys = "".join(f" keys {seed}" for seed, x in self.philox_keys.items() if x is s)
         array = f"{s.dtype.value}[{s.elements}] at {s.offset} index [{s.index!r}]"
         return f"  scratch {s.name}: {array}{tiled}{spills}{keys}"
+
+
+def statements_in(nodes: Sequence[Node]) -> Iterator[Stmt]:
+    """Yield the statements of these nodes, at any depth."""
+    for node in nodes:
+        if isinstance(node, For):
+            yield from statements_in(node.body)
+        elif isinstance(node, StmtNode):
+            yield node.stmt
 
 
 def _arrays(nest: Nest) -> Iterable[Scratch]:

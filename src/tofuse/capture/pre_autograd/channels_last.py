@@ -16,7 +16,10 @@ from torch.fx.node import Argument
 from tofuse.capture.fx.aliases import storage_id, written_tensors
 from tofuse.capture.fx.devices import on_host
 from tofuse.capture.fx.node_tensors import example_tensor, node_nbytes, target_name
-from tofuse.cost.thresholds import IMAGE_BYTES_PER_WEIGHT_BYTE, MIN_TRAINED_CONVOLUTIONS
+from tofuse.cost.thresholds import (
+    IMAGE_BYTES_PER_WEIGHT_BYTE,
+    MIN_TRAINED_CHANNELS_LAST_CONVOLUTIONS,
+)
 from tofuse.torch_internals.fake_tensors import FakeTensor
 from tofuse.torch_internals.symbolic_shapes import trying_operators
 from tofuse.torch_internals.transforms import CAN_VMAP, enter_vmap, leave_all_vmaps, leave_vmap
@@ -38,7 +41,7 @@ def channels_last(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     become faster.
     """
     convolutions = _convolutions(gm)
-    fewest = MIN_TRAINED_CONVOLUTIONS if _is_trained(gm) else 1
+    fewest = MIN_TRAINED_CHANNELS_LAST_CONVOLUTIONS if _is_trained(gm) else 1
     if not CAN_VMAP or len(convolutions) < fewest:
         return gm, ()
     images = {n: node_nbytes(n.args[0]) + node_nbytes(n) for n in convolutions}

@@ -204,15 +204,11 @@ kernel k(x: in f32, y: out f32) over i0:4 i1:6 i2:40 {
 
 
 def test_an_array_of_the_last_row_is_not_read_for_all_rows():
+    """The loop over i1 keeps one row of the scan; the pass after it needs all of them."""
     k = kernel(LAST_ROW)
-    buffers = {"x": torch.randn(960), "y": torch.empty(960)}
-    want = run_interpreter(k, buffers, {}, precise=True)["y"]
     for schedule in schedules(k):
-        try:
-            got = run_llvm(k, schedule, buffers, {}, 2)["y"]
-        except Unschedulable:
-            continue
-        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+        with pytest.raises(Unschedulable, match="iteration spaces differ"):
+            build_nest(k, schedule)
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64], ids=str)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Union
 
-from tofuse.cost.thresholds import MAX_SHIFT_SHARE
+from tofuse.cost.thresholds import MAX_SHIFT_SHARE_OF_EXTENT
 from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.graph import Scalar
@@ -104,7 +104,7 @@ class _Copies:
         for step, extent in self._steps(terms):
             count = round(distance / step)
             distance -= count * step
-            if min(abs(count), abs(extent - abs(count))) > MAX_SHIFT_SHARE * extent:
+            if min(abs(count), abs(extent - abs(count))) > MAX_SHIFT_SHARE_OF_EXTENT * extent:
                 return False
         return distance == 0
 

@@ -29,7 +29,7 @@ from tofuse.backends.cpu.llvm.scratch_accumulators import (
 from tofuse.cost.thresholds import MAX_INNER_SUM_GROUPS, MAX_PRODUCT_SUM_CHAINS
 from tofuse.ir.dims import Dim, static_or
 from tofuse.ir.kernel import Compute, Reduce, Stmt, Store, iteration_axes
-from tofuse.ir.nest import Accumulator, For, Nest, Node, StmtNode
+from tofuse.ir.nest import Accumulator, For, Nest, Node, StmtNode, statements_in
 from tofuse.ir.schedule import Loop
 from tofuse.ir.staged_sum import (
     FIRST_STAGE_TERMS,
@@ -333,11 +333,7 @@ def _fold_stage_of_all(
 
 def reductions_in(nodes: Sequence[Node]) -> Iterator[Reduce]:
     """Yield the reductions that these nodes update, at any depth."""
-    for node in nodes:
-        if isinstance(node, For):
-            yield from reductions_in(node.body)
-        elif isinstance(node, StmtNode) and isinstance(node.stmt, Reduce):
-            yield node.stmt
+    return (s for s in statements_in(nodes) if isinstance(s, Reduce))
 
 
 def _stage_periods(count: int, rows: int = 1) -> list[tuple[int, int]]:

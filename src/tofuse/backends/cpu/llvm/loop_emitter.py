@@ -283,7 +283,10 @@ class LoopEmitter:
     def _tail(
         self, emitter: FunctionEmitter, node: For, whole_end: str, hi: str, known: int | None
     ) -> None:
-        """Emit a masked group for what is left after the whole groups; see `_vector_groups`."""
+        """Emit one masked group for the elements from `whole_end` to `hi`, if there are any.
+
+        `known` is the number of all elements of the loop if it is static.
+        """
         f, step = emitter.f, self.nest.schedule.vector * self.nest.schedule.unroll
         if known is not None and known % step == 0:
             return

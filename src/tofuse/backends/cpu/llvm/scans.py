@@ -55,7 +55,8 @@ class ActiveScans:
         order = range(len(values))
         for u in reversed(order) if scan.reverse else order:
             x = _identity_where_masked(emitter, scan, values[u], u)
-            scan_vector = _scan_in_order if _may_overflow(emitter, scan) else _scan_vector
+            in_order = emitter.lanes > 1 and _may_overflow(emitter, scan)
+            scan_vector = _scan_in_order if in_order else _scan_vector
             results[u], carried = scan_vector(emitter, scan, x, carried)
         emitter.f.put(f"store {ty} {carried}, ptr {slot}")
         emitter.define(scan.name, results, scan.dtype)
@@ -87,9 +88,6 @@ def _may_overflow(emitter: FunctionEmitter, scan: Scan) -> bool:
 def _scan_in_order(emitter: FunctionEmitter, scan: Scan, x: str, carried: str) -> tuple[str, str]:
     """Return the scan of a vector that follows `carried`, lane after lane, and what it carries."""
     f, lanes, elem = emitter.f, emitter.lanes, REGISTER_TYPES[scan.dtype]
-    if lanes == 1:
-        carried = _combine(f, scan, carried, x, 1)
-        return carried, carried
     ty, result = vector_type(elem, lanes), "poison"
     for k in reversed(range(lanes)) if scan.reverse else range(lanes):
         element = f.let(f"extractelement {ty} {x}, i64 {k}")

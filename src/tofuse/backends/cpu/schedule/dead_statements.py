@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from tofuse.ir.kernel import Gather, Reduce, Scan, Store
-from tofuse.ir.nest import For, Nest, Node, Reload, StmtNode
+from tofuse.ir.kernel import Gather, Reduce, Stmt, Store
+from tofuse.ir.nest import For, Nest, Node, Reload, StmtNode, statements_in
 
 
 def dead_statements(nest: Nest) -> Nest:
@@ -35,8 +35,8 @@ def _live_nodes(
             if not body:
                 continue
             read = (read - {a.reduce.name for a in node.reductions}) | read_in_body
-            scans = set(_scans(body)) if node.carries else set[Scan]()
-            carries = tuple(c for c in node.carries if c.scan in scans)
+            inside = set(statements_in(body)) if node.carries else set[Stmt]()
+            carries = tuple(c for c in node.carries if c.scan in inside)
             live.append(replace(node, body=body, carries=carries))
             continue
         if isinstance(node, Reload):
@@ -51,12 +51,3 @@ def _live_nodes(
             live.append(node)
             read |= set(node.stmt.uses) if isinstance(node, StmtNode) else set()
     return tuple(reversed(live)), read
-
-
-def _scans(nodes: Sequence[Node]) -> Iterator[Scan]:
-    """Yield the scans in these nodes, at any depth."""
-    for node in nodes:
-        if isinstance(node, For):
-            yield from _scans(node.body)
-        elif isinstance(node, StmtNode) and isinstance(node.stmt, Scan):
-            yield node.stmt

@@ -22,7 +22,7 @@ def logcumsumexp(call: AtenCall) -> Value:
 
 
 def running_extremum(kind: str) -> LoweringRule:
-    """Return the rule of a running extremum whose indices nobody reads."""
+    """Return the rule of a running maximum or minimum. It applies if no op reads the indices."""
 
     def rule(call: AtenCall) -> tuple[Value, ...]:
         _, indices = (call.type_of(t) for t in call.node.meta["val"])
@@ -38,7 +38,7 @@ def running_extremum(kind: str) -> LoweringRule:
 
 
 def _scan(call: AtenCall, kind: str, x: Value) -> Value:
-    if x.type.device != "cpu":
+    if not x.type.on_host:
         raise Unsupported("a cumulative operator on a GPU")
     if not x.shape:  # of one element
         return call.build.copy(x)
