@@ -134,8 +134,8 @@ def test_an_inner_hint_overrides_an_outer_one():
 
 
 def long_chain(x):
-    for _ in range(150):
-        x = (x.abs() + 0.5).sqrt() + x
+    for k in range(150):  # no two steps are equal, so they are no loop
+        x = (x.abs() + 0.5 + k).sqrt() + x
     return x
 
 

@@ -1,6 +1,7 @@
 """A random program as straight-line statements: print it as Python, keep it as JSON, load it."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import re
@@ -18,7 +19,18 @@ import tofuse
 INNER_ULPS = 3
 Option = bool | str | float | int | None | tuple[str, ...]
 Namespace = dict[str, object]
-IMPORTS = "import torch\nimport torch.nn.functional as F\n\nimport tofuse\n"
+MODULES: Namespace = {
+    **{"functools": functools, "itertools": itertools},
+    **{"torch": torch, "F": F, "tofuse": tofuse},
+}
+IMPORTS = """import functools
+import itertools
+
+import torch
+import torch.nn.functional as F
+
+import tofuse
+"""
 NAME = re.compile(r"\b[xv]\d+\b")
 LOW_PRECISION = re.compile(r"torch\.(float32|float16|bfloat16|complex64)\b")
 INNER_CALL = re.compile(r"\b[xv]\d+\.tanh\(\)")
@@ -192,7 +204,7 @@ _numbers: Iterator[int] = itertools.count()
 
 def load(source: str, **names: object) -> Namespace:
     """Run the text of a module and return its namespace; Dynamo can show its lines."""
-    namespace: Namespace = {"torch": torch, "F": F, "tofuse": tofuse, **names}
+    namespace: Namespace = {**MODULES, **names}
     exec(compile(source, f"<program {next(_numbers)}>", "exec"), namespace)
     return namespace
 

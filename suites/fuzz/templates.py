@@ -60,6 +60,16 @@ F.linear({f}, torch.stack([{i} & 15, ({i} >> 4) & 15], -1).flatten(-2).to({f}.dt
 F.linear({f}, torch.arange(16, dtype={f}.dtype)[{i} & 15] * {p})| {f} @ ({g} * {p}).sin()
 """
 
+LOOPS = """
+functools.reduce(lambda y, x: y * 0.5 + x, {f}.unbind({d}))
+functools.reduce(lambda y, x: torch.where(x > 0, x, y * {p}), {f!}.unbind({d}))
+torch.stack(list(itertools.accumulate({f}.unbind({d}), lambda y, x: torch.tanh(y - x * {p}))), {e})
+torch.stack(list(itertools.accumulate({f}.unbind({d}), lambda y, x: y * 0.3 + x.sin()))[::-1])
+torch.cat(list(itertools.accumulate({f}.split(1, {d}), lambda y, x: y * 0.5 - x)), {d})
+{f}.roll(1, {d}) + {f}.roll(-1, {d}) - 2 * {f}
+F.pad({f}, (1, 1))[..., 2:] - F.pad({f}, (1, 1))[..., :-2] + {f}.roll((1, -1), ({d}, {e}))
+"""
+
 EXACT = """
 -{n}| torch.neg({n})| torch.abs({n})| {f}.relu()| torch.sign({n!})| torch.floor({f!})
 torch.ceil({f!})| torch.round({f!})| torch.trunc({f!})| torch.maximum({n}, {N})
@@ -176,6 +186,7 @@ TABLES: tuple[tuple[str, int, str], ...] = (
     ("rounded", 10, REDUCTIONS),
     ("rounded", 6, PRODUCTS),
     ("rounded", 4, ROUNDING),
+    ("rounded", 4, LOOPS),
     ("exact", 16, EXACT),
     ("moved", 12, MOVES),
     ("view", 18, VIEWS),

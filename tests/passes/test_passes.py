@@ -22,6 +22,7 @@ from tofuse.ir.parse_graph import parse_graph
 from tofuse.ops.check_graph import check_graph
 from tofuse.ops.reference import run_graph
 from tofuse.passes.contract_products import contract_products
+from tofuse.passes.reroll.reroll import reroll
 from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
@@ -32,7 +33,7 @@ def contract_all_products(graph: Graph) -> Graph:
     return contract_products(graph, {r for op in graph.ops for r in op.results})
 
 
-PASSES = {p.__name__: p for p in (*GRAPH_PASSES, run_graph_passes)}
+PASSES = {p.__name__: p for p in (reroll, *GRAPH_PASSES, run_graph_passes)}
 PASSES["contract_products"] = contract_all_products
 
 # These change the order of additions.

@@ -13,7 +13,8 @@ from typing import Generic, Protocol, TypeVar
 from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.graph import Scalar
-from tofuse.ir.kernel import Arg, Compute, InRange, Iota, Kernel, Load, Stmt
+from tofuse.ir.kernel import Compute, InRange, Iota, Kernel, Load, Stmt
+from tofuse.ir.statement import Arg
 from tofuse.ir.types import DType
 
 N = TypeVar("N")

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tofuse.ir.kernel import Stmt, Store
+from tofuse.ir.kernel import Next, Previous, Stmt, Store
 
 
 def live_statements(body: Sequence[Stmt]) -> list[Stmt]:
     """Return the statements that a store depends on, and the stores."""
-    needed: set[str] = set()
-    live: list[Stmt] = []
-    for stmt in reversed(body):
-        if isinstance(stmt, Store) or stmt.name in needed:
-            needed.update(stmt.uses)
-            live.append(stmt)
-    return live[::-1]
+    definitions = {s.name: s for s in body if not isinstance(s, Store)}
+    steps = {s.previous: s for s in body if isinstance(s, Next)}
+    live: set[Stmt] = set()
+    work: list[Stmt] = [s for s in body if isinstance(s, Store)]
+    while work:
+        stmt = work.pop()
+        if stmt in live:
+            continue
+        live.add(stmt)
+        work += (definitions[u] for u in stmt.uses if u in definitions)
+        if isinstance(stmt, Previous):  # which the step before computed
+            work.append(steps[stmt.name])
+    return [s for s in body if s in live]

@@ -13,8 +13,9 @@ from typing import TypeVar, Union
 
 from tofuse.analysis.intervals import IntervalRules
 from tofuse.ir.graph import Scalar
-from tofuse.ir.kernel import Arg, Compute, Kernel, Reduce, Store, iteration_axes
+from tofuse.ir.kernel import Compute, Kernel, Reduce, Store, iteration_axes
 from tofuse.ir.mask import Mask
+from tofuse.ir.statement import Arg
 from tofuse.ir.types import DType
 from tofuse.ops.table import reduction_identity
 

@@ -61,6 +61,7 @@ from tofuse.ir.verify_tile import verify_tile
 from tofuse.ops.check_graph import check_graph
 from tofuse.ops.check_kernel import check_kernel
 from tofuse.passes.contract_products import contract_products
+from tofuse.passes.reroll.reroll import reroll
 from tofuse.plan.arena import allocate_arena
 from tofuse.plan.buffer_reuse import reuse_buffers
 from tofuse.plan.fold_views import fold_views
@@ -159,6 +160,7 @@ def passes_by_level(target: Target, gpu: GpuTarget) -> list[Pass]:
     oracle = cost_oracle(target, default_machine(target.threads, target.lanes))
     graph_passes = dict.fromkeys((*FIRST_GRAPH_PASSES, *GRAPH_PASSES, *LAST_GRAPH_PASSES))
     return [
+        _pass(Graph, reroll),
         *(_pass(Graph, p) for p in graph_passes),
         _pass(Graph, run_graph_passes),
         _pass(Graph, _contract_all_products, contract_products),

@@ -34,7 +34,7 @@ from tofuse.capture.pre_autograd.replace_functions import replace_functions
 from tofuse.capture.pre_autograd.sharded_dropout import sharded_dropout
 from tofuse.capture.pre_autograd.vectorize import vectorize
 from tofuse.config import Config
-from tofuse.cost.machine import SMALLEST_POOLED, Machine
+from tofuse.cost.machine import Machine
 from tofuse.cost.machine_source import assumed_machine, measured_machine
 from tofuse.driver.assign_executors import (
     assign_kernels_and_fallbacks,
@@ -47,7 +47,7 @@ from tofuse.driver.choice import Choice
 from tofuse.driver.codegen import CodegenContext, generate_kernels
 from tofuse.driver.compiled_graph import CompiledGraph, graph_findings
 from tofuse.driver.context import CompileContext
-from tofuse.driver.graph_report import add_memory, graph_report
+from tofuse.driver.graph_report import add_memory, graph_report, with_remarks
 from tofuse.driver.library_products import library_products, product_rejection
 from tofuse.driver.link import (
     LinkedProgram,
@@ -56,6 +56,7 @@ from tofuse.driver.link import (
 )
 from tofuse.driver.load_kernels import linking_of, load_groups, load_kernels
 from tofuse.driver.oracle import CostOracle
+from tofuse.driver.plan_passes import plan_passes
 from tofuse.driver.predict import predict
 from tofuse.driver.tune_partition import TunedPartition, tune_partition
 from tofuse.errors import TofuseWarning
@@ -66,7 +67,11 @@ from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lowering_memo import LoweringMemo
 from tofuse.fusion.nontemporal import mark_nontemporal, nontemporal_values
 from tofuse.fusion.overlap_collectives import overlap_collectives
-from tofuse.fusion.partition.memory_limit import allowed_peak, partition_within_memory_limit
+from tofuse.fusion.partition.memory_limit import (
+    allowed_peak,
+    exceeds_limit,
+    partition_within_memory_limit,
+)
 from tofuse.fusion.partition.partitioner import form_regions
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.partition.region_split import Split
@@ -78,12 +83,10 @@ from tofuse.fusion.views.materialize_views import materialize_views
 from tofuse.graph_partition import Partition, show_partition
 from tofuse.ir.graph import Graph, show_graph
 from tofuse.ir.line_reader import SEPARATOR
-from tofuse.ir.plan import Allocate
 from tofuse.ir.region import Region, Side
 from tofuse.ir.rules import Reason
 from tofuse.ir.schedule import Target
 from tofuse.passes.batch.batch_branches import batch_branches
-from tofuse.passes.batch.remarks import missed_batching_remarks
 from tofuse.passes.canonicalize_views import canonicalize_views
 from tofuse.passes.choose_contractions import choose_contractions
 from tofuse.passes.chunk.chunk_rows import chunk_rows
@@ -96,15 +99,10 @@ from tofuse.passes.matvec import matvec
 from tofuse.passes.pad_add_to_concat import pad_add_to_concat
 from tofuse.passes.product_verdicts import explain_products
 from tofuse.passes.propagate_strides import propagate_strides
+from tofuse.passes.reroll.reroll import has_loops, reroll
 from tofuse.passes.simplify import simplify
 from tofuse.passes.unalias_outputs import unalias_outputs
-from tofuse.plan.arena import allocate_arena
-from tofuse.plan.buffer_reuse import reuse_buffers
-from tofuse.plan.build import PlanPasses, build_plan
-from tofuse.plan.fold_views import fold_views
-from tofuse.plan.insert_releases import insert_releases
-from tofuse.plan.kernel_binding import KernelBinding
-from tofuse.plan.launch_groups import group_launches
+from tofuse.plan.build import build_plan
 from tofuse.plan.signature import CallSignature
 from tofuse.report.stage_log import StageLog
 from tofuse.runtime.execute import Tensor
@@ -127,8 +125,9 @@ JOINT_PASSES = (
     *(narrow_indices, loss_gradients),
 )
 
-# Graph -> Graph: the first passes once, so that the others see one of many isomorphic branches;
-# then the others to a fixed point; then strides, and what they make redundant.
+# Graph -> Graph: first `reroll`, unless the program then holds too much; the first passes once, so
+# that the others see one of many isomorphic branches; then the others to a fixed point; then
+# strides, and what they make redundant.
 FIRST_GRAPH_PASSES = (dead_code, pad_add_to_concat, batch_branches)
 GRAPH_PASSES = (
     dead_code,
@@ -158,23 +157,6 @@ NEST_PASSES = (prefetch,)  # Nest -> Nest
 BACKENDS = make_backends(CPU_KERNEL_PASSES, NEST_PASSES)
 
 
-def plan_passes(bindings: Mapping[int, KernelBinding], exclusive: Sequence[Allocate]) -> PlanPasses:
-    """Return the passes over a plan that always run, and alternatives that may raise its peak."""
-    pairs = {kernel: b.facts.alias_pairs for kernel, b in bindings.items()}
-    reuse = partial(reuse_buffers, alias_pairs=pairs, exclusive=exclusive)
-    group = partial(group_launches, bindings=bindings)
-    small_arena = partial(allocate_arena, size_limit=SMALLEST_POOLED)
-    alternatives = (
-        (group, allocate_arena),
-        (group, small_arena),
-        (group,),
-        (allocate_arena,),
-        (small_arena,),
-        (),
-    )
-    return (reuse, fold_views, insert_releases), alternatives
-
-
 # The functions that run them.
 
 
@@ -198,7 +180,7 @@ def run_traced_passes(
 
 
 def run_graph_passes(graph: Graph) -> Graph:
-    """Run all graph passes."""
+    """Run all graph passes but `reroll`."""
     for graph_pass in FIRST_GRAPH_PASSES:
         graph = graph_pass(graph)
     for _ in range(MAX_ROUNDS):
@@ -224,7 +206,6 @@ def compile_captured(
     graph = optimized_graph(captured, phase)
     log.finish_stage("passes")
     log.log_text("graph", lambda: show_graph(graph))
-
     memory = captured.eager_memory or EagerMemory(unfused_peak(graph))
     saved = frozenset(memory.saved_arguments if phase == "backward" else ())
     limit = memory.peak(phase)
@@ -234,8 +215,10 @@ def compile_captured(
     fuse_part = partial(fuse, oracle=oracle, config=config, fuel=fuel)
     fuse_whole = partial(fuse_part, limit=limited, saved=saved)
     part = fuse_whole(graph)
+    if has_loops(graph) and limited is not None and exceeds_limit(part, limited, saved):
+        graph = optimized_graph(captured, phase, rerolls=False)
+        part = fuse_whole(graph)
     log.finish_stage("partition")
-
     constants, library = [t for _, t in captured.constants], compile_context.library
     tuned = TunedPartition(part, {})
     if config.tune == "measure":
@@ -256,8 +239,7 @@ def compile_captured(
     log.log_text("source", lambda: "\n".join(g.source for g in generated))
     log.log_text("plan", lambda: repr(program.plan))
 
-    remarks = missed_batching_remarks(captured.graph, graph)
-    explained = replace(part, verdicts=(*part.verdicts, *remarks))
+    explained = with_remarks(part, captured.graph, graph)
     report = graph_report(phase, captured.graph, explained, program, log.spans)
     report = replace(report, notes=(*captured.notes, *tuned.notes, *report.notes, *missing_notes()))
     report = add_memory(report, memory, limit)
@@ -267,9 +249,9 @@ def compile_captured(
     return CompiledGraph(run, found, artifact)
 
 
-def optimized_graph(captured: CapturedGraph, phase: str) -> Graph:
+def optimized_graph(captured: CapturedGraph, phase: str, rerolls: bool = True) -> Graph:
     """Return the graph after all graph passes."""
-    graph = run_graph_passes(captured.graph)
+    graph = run_graph_passes(reroll(captured.graph) if rerolls else captured.graph)
     return unalias_outputs(graph, captured.graph, caller_outputs(captured, phase))
 
 

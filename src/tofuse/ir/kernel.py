@@ -7,17 +7,15 @@ their order, tiles and vectors (`ir/schedule.py`, `ir/nest.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import ClassVar, TypeVar, Union
+from typing import ClassVar, Union
 
 from tofuse.ir.affine import AffineExpr
-from tofuse.ir.dims import Dim, SymDim, show_symbols
-from tofuse.ir.graph import Scalar
+from tofuse.ir.dims import Dim, show_symbols
+from tofuse.ir.statement import Arg, Statement, StatementMap
 from tofuse.ir.types import DType
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,72 +37,6 @@ class Buffer:
     name: str
     dtype: DType
     role: str
-
-
-Arg = Union[str, Scalar]  # noqa: UP007
-
-
-def _unchanged(x: T) -> T:
-    return x
-
-
-@dataclass(frozen=True)
-class StatementMap:
-    """Functions that `Statement.map` applies to what a statement reads."""
-
-    index: Callable[[AffineExpr], AffineExpr] = _unchanged
-    dim: Callable[[Dim], Dim] = _unchanged
-    value: Callable[[str], str] = _unchanged
-
-    def arg(self, arg: Arg) -> Arg:
-        if isinstance(arg, str):
-            return self.value(arg)
-        return Scalar(self.dim(arg.value)) if isinstance(arg.value, SymDim) else arg
-
-    def guard(self, guard: str | None) -> str | None:
-        return None if guard is None else self.value(guard)
-
-
-class Statement:
-    """A statement of a kernel."""
-
-    @cached_property
-    def uses(self) -> tuple[str, ...]:
-        """The names of the values that the statement reads."""
-        return self._reads[0]
-
-    @cached_property
-    def indices(self) -> tuple[AffineExpr, ...]:
-        return self._reads[1]
-
-    @cached_property
-    def dims(self) -> tuple[Dim, ...]:
-        """Every size that occurs in the statement."""
-        in_indices = [d for i in self.indices for d in (i.const, *(c for _, c in i.terms))]
-        return (*in_indices, *self._reads[2])
-
-    @cached_property
-    def _reads(self) -> tuple[tuple[str, ...], tuple[AffineExpr, ...], tuple[Dim, ...]]:
-        """Names, indices and sizes, in the order in which `map` meets them."""
-        names: list[str] = []
-        indices: list[AffineExpr] = []
-        dims: list[Dim] = []
-        self.map(StatementMap(_recorder(indices), _recorder(dims), _recorder(names)))
-        return tuple(names), tuple(indices), tuple(dims)
-
-    def map(self, f: StatementMap) -> Statement:
-        """Return the statement with functions applied to its indices, sizes and operands."""
-        raise NotImplementedError  # abstract: each kind of statement defines it
-
-
-def _recorder(found: list[T]) -> Callable[[T], T]:
-    """Return a function that appends its argument to `found` and returns it."""
-
-    def record(x: T) -> T:
-        found.append(x)
-        return x
-
-    return record
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,7 +206,43 @@ class Store(Statement):
         return Store(self.buffer, f.index(self.index), f.arg(self.value), self.dtype)
 
 
-Definition = Union[Load, Gather, Compute, Iota, InRange, Uniform, Reduce, Scan]  # noqa: UP007
+@dataclass(frozen=True, eq=False)
+class Previous(Statement):
+    """The value that a `Next` handed over in the step before along `axis`; `start` in the first.
+
+    `reads` has all other values from outside that the steps read: the value has their axes.
+    """
+
+    name: str
+    start: Arg
+    reads: tuple[str, ...]
+    axis: str
+    dtype: DType
+    reverse: ClassVar[bool] = False
+
+    def map(self, f: StatementMap) -> Previous:
+        reads = tuple(map(f.value, self.reads))
+        return Previous(self.name, f.arg(self.start), reads, self.axis, self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Next(Statement):
+    """A copy of `arg`. In the next iteration of the loop, `previous` has this value."""
+
+    name: str
+    previous: str
+    arg: str
+    dtype: DType
+
+    def map(self, f: StatementMap) -> Next:
+        return Next(self.name, f.value(self.previous), f.value(self.arg), self.dtype)
+
+
+Definition = Union[  # noqa: UP007
+    Load, Gather, Compute, Iota, InRange, Uniform, Reduce, Scan, Previous, Next
+]
+Carried = Union[Scan, Previous]  # noqa: UP007
+CARRIED = (Scan, Previous)  # the statements that the loop along their axis carries
 Stmt = Union[Definition, Store]  # noqa: UP007
 
 
@@ -329,7 +297,7 @@ def iteration_axes(
     domains: dict[Stmt, frozenset[str]] = {}
     for stmt in kernel.body:
         axes = _union([values[u] for u in stmt.uses], [i for i in stmt.indices if i.terms])
-        if isinstance(stmt, Scan):
+        if isinstance(stmt, CARRIED):
             axes |= {stmt.axis}
         domains[stmt] = axes | frozenset(stmt.over) if isinstance(stmt, Reduce) else axes
         if not isinstance(stmt, Store):
@@ -382,6 +350,11 @@ def show_stmt(stmt: Stmt) -> str:
         case Scan():
             down = " down" if stmt.reverse else ""
             right = f"scan {stmt.op}<{stmt.axis}> {stmt.arg}{down}"
+        case Previous():
+            reads = "".join(f" {name}" for name in stmt.reads)
+            right = f"previous<{stmt.axis}> {stmt.start} reads{reads}"
+        case Next():
+            right = f"next {stmt.previous} {stmt.arg}"
         case Store():
             left = f"store {stmt.buffer}[{stmt.index!r}] {stmt.value}"
             return f"{left} : {stmt.dtype.value}"

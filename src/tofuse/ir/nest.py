@@ -8,7 +8,7 @@ from typing import Union
 
 from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim
-from tofuse.ir.kernel import Kernel, Load, Reduce, Scan, Stmt, show_stmt
+from tofuse.ir.kernel import Carried, Kernel, Load, Reduce, Stmt, show_stmt
 from tofuse.ir.schedule import Loop, Schedule
 from tofuse.ir.types import DType
 
@@ -52,7 +52,7 @@ class For:
     """A loop over an axis or its tiles. `reductions` start before it and finish after it.
 
     The memory of the loads in `prefetch` is brought into the cache meanwhile. `carries` hold
-    the running values of the scans along the axis.
+    the values that each iteration hands to the next.
     """
 
     loop: Loop
@@ -64,7 +64,7 @@ class For:
     @property
     def runs_down(self) -> bool:
         """Whether the loop starts at the end of the axis."""
-        return any(c.scan.reverse for c in self.carries)
+        return any(c.stmt.reverse for c in self.carries)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,12 +88,12 @@ class Accumulator:
 
 @dataclass(frozen=True, eq=False)
 class Carry:
-    """The value of a scan that one iteration hands to the next.
+    """The value of a scan, or of a `Next`, that one iteration hands to the next.
 
     It is in a register, or in `array` if it depends on the axes of inner loops.
     """
 
-    scan: Scan
+    stmt: Carried
     array: Scratch | None = None
 
 
@@ -204,7 +204,7 @@ def _show_nodes(nodes: tuple[Node, ...], depth: int) -> list[str]:
 
 
 def _show_carry(c: Carry) -> str:
-    return c.scan.name if c.array is None else f"{c.scan.name} in {c.array.name}"
+    return c.stmt.name if c.array is None else f"{c.stmt.name} in {c.array.name}"
 
 
 def _show_accumulator(a: Accumulator) -> str:

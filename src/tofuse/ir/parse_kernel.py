@@ -9,9 +9,10 @@ from tofuse.ir.affine import AffineExpr, make_affine
 from tofuse.ir.dims import Dim, Symbol, parse_dim, symbol, symbols_of
 from tofuse.ir.graph import Scalar
 from tofuse.ir.kernel import (
-    Arg,
+    CARRIED,
     Axis,
     Buffer,
+    Carried,
     Compute,
     Definition,
     Gather,
@@ -19,6 +20,8 @@ from tofuse.ir.kernel import (
     Iota,
     Kernel,
     Load,
+    Next,
+    Previous,
     Reduce,
     Scan,
     Stmt,
@@ -27,6 +30,7 @@ from tofuse.ir.kernel import (
     show_stmt,
 )
 from tofuse.ir.line_reader import END, LineReader, read_block, read_lines
+from tofuse.ir.statement import Arg
 from tofuse.ir.types import DType
 
 
@@ -67,7 +71,7 @@ class KernelStatements:
     def __init__(self, kernel: Kernel, lines: Iterable[LineReader]) -> None:
         self.definitions = kernel.definitions
         self.reductions = {n: s for n, s in self.definitions.items() if isinstance(s, Reduce)}
-        self.scans = {n: s for n, s in self.definitions.items() if isinstance(s, Scan)}
+        self.carried = {n: s for n, s in self.definitions.items() if isinstance(s, CARRIED)}
         self.by_text = {show_stmt(s): s for s in reversed(kernel.body)}
         symbols: dict[str, Symbol] = {s: s for s in kernel.symbols if isinstance(s, Symbol)}
         self.parser = _Parser(set(kernel.extents), symbols)
@@ -87,9 +91,9 @@ class KernelStatements:
         """Consume the name of a reduction."""
         return line.lookup(self.reductions, "is not a reduction of the kernel")
 
-    def scan(self, line: LineReader) -> Scan:
-        """Consume the name of a scan."""
-        return line.lookup(self.scans, "is not a scan of the kernel")
+    def carried_statement(self, line: LineReader) -> Carried:
+        """Consume the name of a scan or of a previous value."""
+        return line.lookup(self.carried, "is not carried by the kernel's loops")
 
     def index(self, line: LineReader) -> AffineExpr:
         """Consume an index in brackets."""
@@ -171,6 +175,11 @@ class _Parser:
                 return self.reduce(line, name)
             case "scan":
                 return self.scan(line, name)
+            case "previous":
+                return self.previous(line, name)
+            case "next":
+                previous = line.lookup(self.names)
+                return Next(name, previous, line.lookup(self.names), _dtype(line))
             case _:
                 args: list[Arg] = []
                 while not line.skip("of"):
@@ -205,6 +214,16 @@ class _Parser:
             reverse=line.skip("down"),
             dtype=_dtype(line),
         )
+
+    def previous(self, line: LineReader, name: str) -> Previous:
+        """Consume `<i0> v1 reads v2 v3 : f32`."""
+        axis = line.expect("<").lookup(self.axes, "is not an axis")
+        start = self.arg(line.expect(">"))
+        line.expect("reads")
+        reads: list[str] = []
+        while line.peek() in self.names:
+            reads.append(line.word())
+        return Previous(name, start, tuple(reads), axis, _dtype(line))
 
     def index(self, line: LineReader) -> AffineExpr:
         """Consume `[(4)*i0 + i1 + 3]`. A bare word is an axis or a size."""

@@ -107,7 +107,7 @@ class _Parser:
                 found.append(self.loop(line, depth, begun, carries))
                 continue
             if carries:
-                raise self.lines.error(f"the loop along {carries[-1].scan.axis} expected")
+                raise self.lines.error(f"the loop along {carries[-1].stmt.axis} expected")
             line = self.lines.peek(depth)
             if begun or line is None or line.peek() in ENDS:
                 return tuple(found), begun
@@ -167,8 +167,8 @@ class _Parser:
         """Read lines such as `carry v1 in v1.keep`."""
         found: list[Carry] = []
         while (line := self.lines.next(depth, "carry")) is not None:
-            scan = self.statements.scan(line)
-            found.append(Carry(scan, self.array_of(line) if line.skip("in") else None))
+            carried = self.statements.carried_statement(line)
+            found.append(Carry(carried, self.array_of(line) if line.skip("in") else None))
             line.expect(END)
         return tuple(found)
 

@@ -74,14 +74,14 @@ class Rule(Enum):
     SEED_FROM_KERNEL = "a seed computed in the same kernel"
     OPERAND_LOOPS = "an operand of the {} has loops of its own"
     SLICE_OF_REDUCTION = "a slice of a reduction's result"
-    SLICE_OF_SCAN = "a slice of a cumulative result along its dimension"
-    SPLIT_SCAN = "a cumulative operator along a dimension that a reshape splits"
+    SLICE_OF_SCAN = "a slice of a cumulative result, or of a loop's steps, along its dimension"
+    SPLIT_SCAN = "a cumulative operator, or a loop, along a dimension that a reshape splits"
     NO_LOOP = "a dimension that no loop runs over"
     ONLY_PYTORCH = "an operator that only PyTorch runs"
 
     # no loops or launches
     DIFFERENT_LOOPS = "iteration spaces differ"
-    SCAN_LOOP = "the steps of a cumulative operator along {} run one after another"
+    SCAN_LOOP = "the steps of a cumulative operator or a loop along {} run one after another"
     SCAN_DIRECTIONS = "cumulative operators along {} in both directions"
     UNKNOWN_AXIS = "there is no axis {}"
     AXIS_LOOPS = "{} needs one loop, and at most one tile loop outside of it"
@@ -99,6 +99,7 @@ class Rule(Enum):
 
     # remarks
     NOT_BATCHED = "not batched: {}"
+    NOT_REROLLED = "{} steps of a loop stay unrolled: {}"
 
     def __call__(self, *parameters: str | int) -> Reason:
         """Return the rule with its parameters."""

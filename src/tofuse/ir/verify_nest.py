@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tofuse.errors import VerifyError
-from tofuse.ir.kernel import Reduce, Scan, Stmt, Store, Uniform, show_stmt
+from tofuse.ir.kernel import CARRIED, Next, Reduce, Stmt, Store, Uniform, show_stmt
 from tofuse.ir.nest import For, Nest, Node, Reload, StmtNode
 
 Names = frozenset[str]
@@ -14,8 +14,8 @@ Names = frozenset[str]
 def verify_nest(nest: Nest) -> None:
     """Raise VerifyError, with the statement, if it reads what is not computed where it runs.
 
-    Its axes must be those of loops around it. A reduction must begin, and a scan be carried, before
-    one of these.
+    Its axes must be those of loops around it. A reduction must begin before one of these, and a
+    loop must carry what it carries.
     """
     for phase in nest.phases:
         values: set[str] = set()
@@ -39,7 +39,7 @@ def _verify_nodes(
             case For():
                 own = frozenset(a.reduce.name for a in node.reductions)
                 inside = axes | {node.loop.axis}
-                carried = frozenset(c.scan.name for c in node.carries)
+                carried = frozenset(c.stmt.name for c in node.carries)
                 _verify_nodes(nest, node.body, inside, begun | own | carried, set(values))
                 values |= own
 
@@ -49,13 +49,14 @@ def _verify_statement(nest: Nest, s: Stmt, axes: Names, begun: Names, values: se
     for name in s.uses:
         if name not in values:
             raise VerifyError(f"{name} is neither computed nor reloaded before, {where}")
-    over = s.over if isinstance(s, Reduce) else (s.axis,) if isinstance(s, Scan) else ()
+    over = s.over if isinstance(s, Reduce) else (s.axis,) if isinstance(s, CARRIED) else ()
     for axis in (*(a for i in s.indices for a in i.axes), *over):
         if axis not in axes:
             raise VerifyError(f"there is no loop over {axis} around, {where}")
     if isinstance(s, Reduce) and s.name not in begun:
         raise VerifyError(f"there is no 'begin {s.name}' before, {where}")
-    if isinstance(s, Scan) and s.name not in begun:
-        raise VerifyError(f"there is no 'carry {s.name}' before, {where}")
+    carried = s.previous if isinstance(s, Next) else s.name if isinstance(s, CARRIED) else None
+    if carried is not None and carried not in begun:
+        raise VerifyError(f"there is no 'carry {carried}' before, {where}")
     if isinstance(s, Uniform) and s.seed not in nest.philox_keys:
         raise VerifyError(f"there is no scratch array of the keys of {s.seed}, {where}")

@@ -13,6 +13,8 @@ from tofuse.ir.kernel import (
     InRange,
     Kernel,
     Load,
+    Next,
+    Previous,
     Reduce,
     Scan,
     Stmt,
@@ -51,6 +53,8 @@ def check_kernel(kernel: Kernel) -> None:
             _verify_reduce(stmt, axes, values)
         if isinstance(stmt, Scan):
             _verify_scan(stmt, axes, values)
+        if isinstance(stmt, (Previous, Next)):
+            _verify_recurrence(kernel, stmt, axes, values)
         if isinstance(stmt, Store):
             continue
         if stmt.name in values or stmt.name in buffers or stmt.name in axes | symbols:
@@ -180,6 +184,24 @@ def _verify_scan(stmt: Scan, axes: set[str], values: dict[str, DType]) -> None:
         raise _stmt_error(stmt, f"{stmt.axis} is not an axis of the kernel")
     if values[stmt.arg] is not stmt.dtype:
         raise _stmt_error(stmt, f"{stmt.arg} is {values[stmt.arg].value}")
+
+
+def _verify_recurrence(
+    kernel: Kernel, stmt: Previous | Next, axes: set[str], values: dict[str, DType]
+) -> None:
+    handed = stmt.arg if isinstance(stmt, Next) else stmt.start
+    if isinstance(handed, str) and values[handed] is not stmt.dtype:
+        raise _stmt_error(stmt, f"{handed} is {values[handed].value}")
+    if isinstance(stmt, Next):
+        previous = kernel.definitions[stmt.previous]
+        if not isinstance(previous, Previous) or previous.dtype is not stmt.dtype:
+            raise _stmt_error(stmt, f"{stmt.previous} is not a previous value of this type")
+        return
+    if stmt.axis not in axes:
+        raise _stmt_error(stmt, f"{stmt.axis} is not an axis of the kernel")
+    steps = [s for s in kernel.body if isinstance(s, Next) and s.previous == stmt.name]
+    if len(steps) != 1:
+        raise _stmt_error(stmt, f"{len(steps)} statements hand over the value, not one")
 
 
 ROUNDINGS = frozenset(

@@ -13,6 +13,7 @@ from torch import Tensor
 from tofuse.ir.call_arguments import CallArgument, CallArguments, Device, OperandRef, TorchConstant
 from tofuse.ir.dims import SymDim, evaluate
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Value
+from tofuse.ir.recurrence import StepOp, StepOperand, recurrence_of
 from tofuse.ir.size_expression import ArgumentSize, SizeExpression, SizeSource, evaluate_size
 from tofuse.ir.types import DType
 from tofuse.ops.philox import bernoulli, uniform
@@ -63,11 +64,21 @@ def _run(op: Op, env: Mapping[Value, Tensor], sizes: Sizes) -> list[Tensor]:
     pattern = OPS[op.kind].pattern
     if pattern == Pattern.OPAQUE:
         return _opaque(op, operands, sizes)
+    if pattern == Pattern.RECURRENCE:
+        return [_recurrence(op, operands)]
     attrs = {key: _concrete(value, sizes) for key, value in op.attrs}
-    if pattern == Pattern.ELEMENTWISE and op.kind != "convert":
-        wide = [x.to(_wide(x.dtype)) for x in operands]
-        return [REFERENCE[op.kind](*wide).to(TO_TORCH[op.result.dtype])]
+    if pattern == Pattern.ELEMENTWISE:
+        return [run_elementwise(op.kind, op.result.dtype, operands)]
     return [REFERENCE[op.kind](*operands, **attrs)]
+
+
+def run_elementwise(kind: str, dtype: DType, operands: Sequence[Tensor]) -> Tensor:
+    """Return an elementwise op of operands, computed at least in float32 and rounded."""
+    if kind == "convert":
+        return operands[0].to(TO_TORCH[dtype], copy=True)
+    wide = [x.to(_wide(x.dtype)) for x in operands]
+    result: Tensor = REFERENCE[kind](*wide)
+    return result.to(TO_TORCH[dtype])
 
 
 def _operand(x: Operand, op: Op, env: Mapping[Value, Tensor], sizes: Sizes) -> Tensor:
@@ -253,6 +264,33 @@ def scan_rows(kind: str, rows: Tensor, reverse: bool) -> Tensor:
     else:
         result = getattr(torch, kind)(rows, -1).values
     return result.flip(-1) if reverse else result
+
+
+def _recurrence(op: Op, operands: list[Tensor]) -> Tensor:
+    """Return a state before each step; half precision stays in float32, as in kernels."""
+    step, dtype = recurrence_of(op), TO_TORCH[op.result.dtype]
+    operands = [x.to(_wide(x.dtype)) for x in operands]
+    states, inputs = operands[: step.states], operands[step.states :]
+    before = []
+    for t in range(op.int("steps")):
+        before.append(states[op.int("state")])
+        values = [*states, *(x[t] for x in inputs)]
+        for s in step.body:
+            arguments = [_step_operand(x, values, s) for x in s.operands]
+            held = s.dtype if s.kind == "convert" else s.dtype.opmath
+            result = run_elementwise(s.kind, held, arguments)
+            values.append(result.to(_wide(result.dtype)))
+        states = [values[k] for k in step.next]
+    return torch.stack(before).to(dtype)
+
+
+def _step_operand(x: StepOperand, values: Sequence[Tensor], op: StepOp) -> Tensor:
+    if isinstance(x, int):
+        return values[x]
+    tensors = [values[k].dtype for k in op.operands if isinstance(k, int)]
+    dtype = tensors[-1] if op.kind != "where" or len(tensors) > 1 else TO_TORCH[op.dtype]
+    assert isinstance(x.value, (bool, int, float))
+    return torch.tensor(x.value, dtype=_wide(dtype))
 
 
 def _contract(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:

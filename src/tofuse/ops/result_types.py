@@ -8,6 +8,7 @@ from dataclasses import replace
 from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Attr, Op, Operand, Scalar, Value
+from tofuse.ir.recurrence import recurrence_of
 from tofuse.ir.types import HOST, DType, TensorType
 from tofuse.ops.philox import HALF_WORDS
 from tofuse.ops.table import OPS, PREDICATES, Pattern
@@ -132,6 +133,31 @@ def _scan(op: Op) -> TensorType:
     return x.type
 
 
+def _recurrence(op: Op) -> TensorType:
+    step, steps, state = recurrence_of(op), op.int("steps"), op.int("state")
+    starts, inputs = op.inputs[: step.states], op.inputs[step.states :]
+    if len(starts) != step.states or len(op.inputs) != len(op.operands) or steps < 1:
+        raise VerifyError(f"recurrence: {len(op.operands)} operands and {steps} steps")
+    shape = (steps, *starts[0].shape)
+    if any(s.shape != shape[1:] for s in starts) or any(x.shape != shape for x in inputs):
+        raise VerifyError(f"recurrence: an operand does not fit {shape}")
+    values = [x.type for x in starts]
+    values += [replace(x.type, shape=shape[1:]) for x in inputs]
+    for step_op in step.body:
+        operands = tuple(
+            Value(values[x], f"s{x}") if isinstance(x, int) else x for x in step_op.operands
+        )
+        if OPS[step_op.kind].pattern is not Pattern.ELEMENTWISE:
+            raise VerifyError(f"recurrence: {step_op.kind} is not an elementwise op")
+        values.append(infer_type(step_op.kind, operands, {"dtype": step_op.dtype}))
+        if values[-1].dtype is not step_op.dtype:
+            raise VerifyError(f"recurrence: {step_op.kind} is {values[-1].dtype.value}")
+    for start, k in zip(starts, step.next, strict=True):
+        if values[k].dtype is not start.dtype:
+            raise VerifyError(f"recurrence: a state of {start.dtype.value} is {values[k]} next")
+    return TensorType(shape, starts[state].dtype, starts[state].type.device)
+
+
 def _contract(op: Op) -> TensorType:
     a, b = op.inputs
     (*batch, m, k), (*other_batch, depth, n) = a.shape, b.shape
@@ -170,6 +196,7 @@ _RULES: dict[Pattern, Callable[[Op], TensorType]] = {
     Pattern.GATHER: _gather,
     Pattern.REDUCE: _reduce,
     Pattern.SCAN: _scan,
+    Pattern.RECURRENCE: _recurrence,
     Pattern.CONTRACT: _contract,
     Pattern.RANDOM: _random,
     Pattern.SOURCE: _from_attrs,

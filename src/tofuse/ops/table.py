@@ -19,6 +19,7 @@ class Pattern(Enum):
     GATHER = "gather"  # a load with a computed index
     REDUCE = "reduce"
     SCAN = "scan"  # a running result along one dimension
+    RECURRENCE = "recurrence"  # the state before each step of a loop over the first dimension
     CONTRACT = "contract"  # products of two operands, summed over a common dimension
     RANDOM = "random"
     SOURCE = "source"  # full and iota: no tensor operands
@@ -127,6 +128,11 @@ OPS: dict[str, OpDef] = {
     # or k to the last one if `reverse`. Accumulation is in `scan_dtype`.
     **_rows(Pattern.SCAN, 1, 4, "cumsum cumprod cummax cummin"),
     **_rows(Pattern.SCAN, 1, 100, "logcumsumexp"),
+    # recurrence(starts..., inputs...): the first `states` operands are the start values, the others
+    # have an element for each step in their first dimension. attrs: states; steps; state, the
+    # number of the state that element t of the result has before step t; body and next: see
+    # `ir.recurrence`.
+    **_rows(Pattern.RECURRENCE, -1, 4, "recurrence"),
     # contract(a, b): a[..., m, k] b[..., k, n], summed over k into the attribute dtype; the leading
     # dimensions are the same. Half precision accumulates in float32. Its operands are rounded.
     **_rows(Pattern.CONTRACT, 2, 1, "contract"),

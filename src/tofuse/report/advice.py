@@ -67,6 +67,15 @@ _TABLE = (
         "results are right either way.",
     ),
     Advice(
+        (Rule.NOT_REROLLED,),
+        "A loop that stays unrolled",
+        "A loop over time runs as one loop in a kernel if each step computes its states element "
+        "by element, from the step before and from evenly moving slices. These steps do not, so "
+        "each one has its own code.",
+        "Keep matrix products and reductions over the state out of the loop where the program "
+        "allows it; read single steps from the stacked results.",
+    ),
+    Advice(
         (Rule.WRITTEN_INTO_CONCAT,),
         "Written into the concat",
         "The operand is written directly into its slice of the concat. It needs no memory of "

@@ -20,7 +20,8 @@ from typing import Union
 
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.graph import Scalar
-from tofuse.ir.kernel import Arg, Compute, Kernel, Reduce, Stmt, Store
+from tofuse.ir.kernel import Compute, Kernel, Reduce, Stmt, Store
+from tofuse.ir.statement import Arg
 from tofuse.ir.types import DType
 
 

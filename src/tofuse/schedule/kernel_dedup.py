@@ -11,8 +11,9 @@ from typing import Union
 
 from tofuse.ir.affine import AffineExpr, make_affine
 from tofuse.ir.dims import Dim, symbol
-from tofuse.ir.kernel import Axis, Gather, Kernel, Load, Reduce, StatementMap, Stmt, Uniform
+from tofuse.ir.kernel import Axis, Gather, Kernel, Load, Reduce, Stmt, Uniform
 from tofuse.ir.schedule import BlockedSchedule, ChainSchedule, Schedule
+from tofuse.ir.statement import StatementMap
 
 AnySchedule = Union[Schedule, BlockedSchedule, ChainSchedule]  # noqa: UP007
 ReplaceDim = Callable[[Dim], Dim]  # called for the parameters of a kernel in a fixed order

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tofuse.ir.kernel import Kernel, Scan
+from tofuse.ir.kernel import CARRIED, Kernel, Previous
 from tofuse.ir.rules import RejectedKernel, Rule
 from tofuse.ir.schedule import Schedule
 
@@ -27,8 +27,10 @@ def check_schedule(kernel: Kernel, schedule: Schedule) -> None:
         if not found or found[-1] != 0 or 0 in found[:-1] or len(found) > 2:
             raise Unschedulable(Rule.AXIS_LOOPS(axis))
     directions: dict[str, bool] = {}
-    for scan in (s for s in kernel.body if isinstance(s, Scan)):
+    for scan in (s for s in kernel.body if isinstance(s, CARRIED)):
         (first, loop) = next((k, lp) for k, lp in enumerate(loops) if lp.axis == scan.axis)
+        if isinstance(scan, Previous) and loop is loops[-1] and schedule.vector > 1:
+            raise Unschedulable(Rule.SCAN_LOOP(scan.axis))
         if first < parallel or loop.strip or any(lp.jam > 1 for lp in loops):
             raise Unschedulable(Rule.SCAN_LOOP(scan.axis))
         if directions.setdefault(scan.axis, scan.reverse) != scan.reverse:

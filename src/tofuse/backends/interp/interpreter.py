@@ -15,19 +15,22 @@ from tofuse.errors import VerifyError
 from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim, evaluate
 from tofuse.ir.kernel import (
-    Arg,
     Compute,
+    Definition,
     Gather,
     InRange,
     Iota,
     Kernel,
     Load,
+    Next,
+    Previous,
     Reduce,
     Scan,
     Store,
     Uniform,
     show_stmt,
 )
+from tofuse.ir.statement import Arg
 from tofuse.ir.types import DType
 from tofuse.ops.philox import (
     HALF_COUNTERS,
@@ -70,29 +73,37 @@ class _Interpreter:
 
     def run(self) -> None:
         for stmt in self.kernel.body:
-            match stmt:
-                case Load():
-                    result = self.load(stmt)
-                case Gather():
-                    result = self.gather(stmt)
-                case Compute():
-                    result = self.compute(stmt)
-                case Iota():
-                    result = self.affine(stmt.index)
-                case InRange():
-                    result = self.in_range(stmt)
-                case Uniform():
-                    result = self.uniform(stmt)
-                case Reduce():
-                    result = self.reduce(stmt)
-                case Scan():
-                    result = self.scan(stmt)
-                case Store():
-                    self.store(stmt)
-                    continue
-                case _:
-                    assert_never(stmt)
-            self.values[stmt.name] = result.to(self.register_dtype(stmt.dtype))
+            if isinstance(stmt, Store):
+                self.store(stmt)
+            elif stmt.name not in self.values:
+                self.values[stmt.name] = self.value(stmt)
+
+    def value(self, stmt: Definition) -> Tensor:
+        """Return the value of a statement; those of a recurrence are kept, too."""
+        match stmt:
+            case Load():
+                result = self.load(stmt)
+            case Gather():
+                result = self.gather(stmt)
+            case Compute():
+                result = self.compute(stmt)
+            case Iota():
+                result = self.affine(stmt.index)
+            case InRange():
+                result = self.in_range(stmt)
+            case Uniform():
+                result = self.uniform(stmt)
+            case Reduce():
+                result = self.reduce(stmt)
+            case Scan():
+                result = self.scan(stmt)
+            case Previous():
+                result = self.recurrence(stmt)
+            case Next():
+                raise AssertionError(stmt)  # its previous value was computed with it
+            case _:
+                assert_never(stmt)
+        return result.to(self.register_dtype(stmt.dtype))
 
     # -- operands --------------------------------------------------------------------------------
 
@@ -213,6 +224,30 @@ class _Interpreter:
         rows = x.expand([extent if k == axis else e for k, e in enumerate(x.shape)])
         return scan_rows(stmt.op, rows.transpose(axis, -1), stmt.reverse).transpose(axis, -1)
 
+    def recurrence(self, stmt: Previous) -> Tensor:
+        """Run all steps along an axis, one after another; keep the values that they compute."""
+        axis = next(k for k, a in enumerate(self.kernel.axes) if a.name == stmt.axis)
+        loop = _loop_statements(self.kernel, stmt, self.values)
+        found: dict[str, list[Tensor]] = {s.name: [] for s in loop}
+        states = {s.name: self.operand(s.start, s.dtype) for s in loop if isinstance(s, Previous)}
+        for t in range(self.size(self.kernel.extent(stmt.axis))):
+            here = {
+                name: x.narrow(axis, t, 1) if x.dim() and x.shape[axis] > 1 else x
+                for name, x in self.values.items()
+            }
+            step = _Interpreter(self.kernel, self.buffers, self.sizes, self.precise, here)
+            for s in loop:
+                if isinstance(s, Next):
+                    result = states[s.previous] = here[s.arg]
+                else:
+                    result = states[s.name] if isinstance(s, Previous) else step.value(s)
+                here[s.name] = result.to(self.register_dtype(s.dtype))
+                found[s.name].append(here[s.name])
+        for name, steps in found.items():
+            spread = (x.reshape((1,) * (self.rank - x.dim()) + x.shape) for x in steps)
+            self.values[name] = torch.cat(torch.broadcast_tensors(*spread), axis)
+        return self.values[stmt.name]
+
     def flatten_reduced(self, x: Tensor, over: list[int], kept: list[int]) -> Tensor:
         """Return a tensor with the reduced dimensions flattened into one, the last."""
         x = x.reshape((1,) * (self.rank - x.dim()) + x.shape)
@@ -227,6 +262,24 @@ class _Interpreter:
         at, value = torch.broadcast_tensors(self.affine(stmt.index), value)
         _check(stmt, at, buffer)
         buffer[at.reshape(-1)] = value.reshape(-1).to(buffer.dtype)
+
+
+def _loop_statements(
+    kernel: Kernel, previous: Previous, known: Mapping[str, Tensor]
+) -> list[Definition]:
+    """Return the statements that compute the next step of a previous value from `known` values."""
+    steps = {s.previous: s for s in kernel.body if isinstance(s, Next)}
+    inside: set[Definition] = set()
+    work: list[Definition] = [previous]
+    while work:
+        s = work.pop()
+        if s in inside:
+            continue
+        inside.add(s)
+        work += (kernel.definitions[u] for u in s.uses if u not in known)
+        if isinstance(s, Previous):
+            work.append(steps[s.name])
+    return [s for s in kernel.body if not isinstance(s, Store) and s in inside]
 
 
 def _check(stmt: Load | Gather | Store, at: Tensor, buffer: Tensor) -> None:

@@ -4,7 +4,8 @@ Its composition of the multilabel margin loss counts class 0 as a target for eac
 first -1, up to at least 2.15; that of `one_hot` has the strides of its argument and, in torch
 2.11, no check. `fill_diagonal_`
 reads strides that the argument has no more once torch has traced a write into it. The gradient of
-`trace` is a write at computed indices. `flex_attention` is one operator, which no kernel joins.
+`trace` is a write at computed indices. `flex_attention` is one operator, which no kernel joins,
+and so is `scan`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from tofuse.capture.decomp.decompose_checks import check_all
+from tofuse.cost.thresholds import MAX_UNROLLED_STEPS
 from tofuse.torch_internals.flex_attention import flex_attention, math_attention
+from tofuse.torch_internals.scan import Tensors, scan
 
 Replacements = dict[Callable[..., object], Callable[..., object]]
 
@@ -125,8 +128,35 @@ def attention_by_definition(
     )
 
 
+def unrolled_scan(
+    step: Callable[..., Tensors], start: Tensors, inputs: Tensors, others: Tensors
+) -> Tensors:
+    """Return the last states, and the results of all steps, of a loop over the first dimension.
+
+    The arguments are those of PyTorch's operator. A pass over the graph finds the steps again, but
+    not steps with matrix products, which stay an operator.
+    """
+    count = inputs[0].shape[0] if inputs else 0
+    is_long = not isinstance(count, int) or not 0 < count <= MAX_UNROLLED_STEPS
+    if is_long or not isinstance(step, GraphModule) or _has_products(step):
+        return scan(step, start, inputs, others)
+    states, results = tuple(start), list[Tensors]()
+    for t in range(count):
+        found = step(*states, *(x[t] for x in inputs), *others)
+        states = tuple(found[: len(states)])
+        results.append(found[len(states) :])
+    return (*states, *map(torch.stack, zip(*results, strict=True)))
+
+
+def _has_products(gm: GraphModule) -> bool:
+    """Whether a program calls a function or a module that computes matrix products."""
+    names = (getattr(n.target, "__name__", str(n.target)) for n in gm.graph.nodes)
+    return any(word in name for name in names for word in PRODUCTS)
+
+
 REPLACEMENTS: Replacements = {
     flex_attention: attention_by_definition,
+    scan: unrolled_scan,
     F.multilabel_margin_loss: multilabel_margin_loss,
     F.one_hot: one_hot,
     Tensor.fill_diagonal_: fill_diagonal_,
@@ -134,3 +164,4 @@ REPLACEMENTS: Replacements = {
     Tensor.trace: trace,
 }
 REDUCTIONS = ("mean", "sum", "none")
+PRODUCTS = ("matmul", "mm", "linear", "einsum", "conv", "dot", "attention", "tensordot", "mv")

@@ -205,6 +205,17 @@ def _scan(state: Alignment, op: Op) -> Dims:
     return state.operand_dims(op, 0)
 
 
+def _recurrence(state: Alignment, op: Op) -> Dims:
+    states = op.int("states")
+    inputs = [state.operand_dims(op, k) for k in range(states, len(op.operands))]
+    out = inputs[0] if inputs else fresh_dims(state.atoms, op.result.shape)
+    starts = [state.operand_dims(op, k) for k in range(states)]
+    for dims, whole in (*((x, out) for x in inputs), *((x, out[1:]) for x in starts)):
+        for a, b in zip(dims, whole, strict=True):
+            state.atoms.unify(a, b)
+    return out
+
+
 def _contract(state: Alignment, op: Op) -> Dims:
     (*batch, m, k), (*other_batch, depth, n) = (state.operand_dims(op, side) for side in (0, 1))
     for a, b in zip([*batch, k], [*other_batch, depth], strict=True):
@@ -234,6 +245,7 @@ _RULES: dict[Pattern, Callable[[Alignment, Op], Dims]] = {
     Pattern.GATHER: _gather,
     Pattern.REDUCE: _reduce,
     Pattern.SCAN: _scan,
+    Pattern.RECURRENCE: _recurrence,
     Pattern.CONTRACT: _contract,
     Pattern.RANDOM: _random,
     Pattern.SOURCE: _source,

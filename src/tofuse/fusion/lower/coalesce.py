@@ -7,7 +7,8 @@ from itertools import permutations
 
 from tofuse.ir.affine import AffineExpr, make_affine
 from tofuse.ir.dims import known_multiple, product
-from tofuse.ir.kernel import Axis, Kernel, Reduce, Scan, StatementMap, Stmt, Uniform, iteration_axes
+from tofuse.ir.kernel import CARRIED, Axis, Kernel, Reduce, Stmt, Uniform, iteration_axes
+from tofuse.ir.statement import StatementMap
 
 
 def coalesce(kernel: Kernel) -> Kernel:
@@ -31,7 +32,7 @@ def _stmt_mergeable(stmt: Stmt, p: Axis, q: Axis) -> bool:
         return _uniform_mergeable(stmt, p, q)
     if isinstance(stmt, Reduce) and (p.name in stmt.over) != (q.name in stmt.over):
         return False
-    if isinstance(stmt, Scan) and stmt.axis in (p.name, q.name):
+    if isinstance(stmt, CARRIED) and stmt.axis in (p.name, q.name):
         return False
     return all(_follows(i, p, q) for i in stmt.indices)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 from tofuse.analysis.alias import MemRef
 from tofuse.fusion.concat.guards import is_in_range, operand_start
 from tofuse.fusion.lower.align import align
-from tofuse.fusion.lower.axes import LoweringError
+from tofuse.fusion.lower.axes import Atom, LoweringError
 from tofuse.fusion.lower.flatten import flatten
 from tofuse.fusion.lower.lowering_state import LoweredRegion, Lowering, OpRule, Substitution
 from tofuse.fusion.lower.register_types import (
@@ -16,12 +16,15 @@ from tofuse.fusion.lower.register_types import (
     operand_dtype,
 )
 from tofuse.ir.affine import AffineExpr
+from tofuse.ir.call_arguments import exact_key
 from tofuse.ir.dims import Dim, SymDim, product
 from tofuse.ir.elements import round_scalar
 from tofuse.ir.graph import Op, Scalar, Value
-from tofuse.ir.kernel import Arg, Gather, InRange, Iota, Reduce, Scan, Uniform
+from tofuse.ir.kernel import Gather, InRange, Iota, Next, Previous, Reduce, Scan, Uniform
+from tofuse.ir.recurrence import Recurrence, recurrence_of
 from tofuse.ir.region import Region
 from tofuse.ir.rules import Rule
+from tofuse.ir.statement import Arg
 from tofuse.ir.types import DType
 from tofuse.ops.table import ELEMENTARY, Pattern, scan_dtype
 
@@ -48,13 +51,41 @@ def lower_region(
 
 
 def _elementwise(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
+    if (position := _tested_position(self, op, sub)) is not None:
+        return self.add(position)
     args = tuple(self.operand(op, k, sub, guard) for k in range(len(op.operands)))
-    source_dtype = operand_dtype(op)
-    if op.kind == "convert":
-        return emit_convert(self.compute, args[0], source_dtype, op.result.dtype)
-    dtype = op.result.dtype
-    half = dtype if op.kind in ELEMENTARY and dtype.is_reduced_float else None
-    return self.compute(op.kind, args, dtype.opmath, source_dtype.opmath, half)
+    return _emit_op(self, op.kind, args, operand_dtype(op), op.result.dtype)
+
+
+def _tested_position(self: Lowering, op: Op, sub: Substitution) -> InRange | None:
+    """For `iota == constant`, return a test at which loops can be split; None for another op."""
+    if op.kind != "eq" or not isinstance(op.operands[0], Value):
+        return None
+    numbers, tested = self.producers.get(op.operands[0]), op.operands[1]
+    if numbers is None or numbers.kind != "iota" or not isinstance(tested, Scalar):
+        return None
+    start, step, value = numbers.attr("start"), numbers.attr("step"), tested.value
+    if (start, step) != (0, 1) or type(value) is not int or value < 0:
+        return None
+    index = self.flat_index(self.alignment.value_dims[numbers.result], sub)
+    return InRange(self.fresh(), index, value, value + 1)
+
+
+def _emit_op(
+    self: Lowering, kind: str, args: tuple[Arg, ...], source_dtype: DType, dtype: DType
+) -> Arg:
+    """Emit an elementwise op of data of one dtype, or return what a recurrence has emitted."""
+    known = self.step_values.get(_op_key(kind, args, source_dtype, dtype))
+    if known is not None:
+        return known
+    if kind == "convert":
+        return emit_convert(self.compute, args[0], source_dtype, dtype)
+    half = dtype if kind in ELEMENTARY and dtype.is_reduced_float else None
+    return self.compute(kind, args, dtype.opmath, source_dtype.opmath, half)
+
+
+def _op_key(kind: str, args: tuple[Arg, ...], source: DType, dtype: DType) -> tuple[Hashable, ...]:
+    return kind, tuple(x.key if isinstance(x, Scalar) else x for x in args), source, dtype
 
 
 def _view(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
@@ -184,6 +215,53 @@ def _scan(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
     return emit_convert(self.compute, self.add(scanned), wide, dtype)
 
 
+def _recurrence(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
+    """Emit all states of a recurrence once, and return one of them before each step."""
+    step, along = recurrence_of(op), self.alignment.leaves(self.alignment.value_dims[op.result][:1])
+    body, steps = exact_key(op.attr("body")), op.int("steps")
+    key = ("recurrence", op.operands, body, step.next, steps, sub)
+    if key not in self.recurrences:
+        names = {self.axes[a].name for a in along}
+        is_moved = any(a in along or not names.isdisjoint(index.axes) for a, index in sub)
+        if is_moved or (sub and guard is not None):  # every step runs, also where the guard fails
+            raise LoweringError(Rule.SLICE_OF_SCAN())
+        if len(along) > 1:
+            raise LoweringError(Rule.SPLIT_SCAN())
+        self.recurrences[key] = _emit_states(self, op, step, along, sub)
+    return self.recurrences[key][op.int("state")]
+
+
+def _emit_states(
+    self: Lowering, op: Op, step: Recurrence, along: list[Atom], sub: Substitution
+) -> tuple[Arg, ...]:
+    """Emit the steps of a recurrence over an axis; without one, there is one step."""
+    operands = [self.operand(op, k, sub, None) for k in range(len(op.operands))]
+    starts, inputs = operands[: step.states], operands[step.states :]
+    if not along:
+        return tuple(starts)
+    reads = tuple(dict.fromkeys(x for x in operands if isinstance(x, str)))
+    axis, dtypes = self.axes[along[0]].name, [x.dtype for x in op.inputs]
+    states: list[str] = []
+    for start, dtype in zip(starts, dtypes, strict=False):
+        others = tuple(name for name in reads if name != start)
+        states.append(self.add(Previous(self.fresh(), start, others, axis, dtype.opmath)))
+    values: list[Arg] = [*states, *inputs]
+    for s in step.body:
+        args = tuple(values[x] if isinstance(x, int) else x for x in s.operands)
+        data = s.operands[1:] if s.kind == "where" else s.operands
+        source = next((dtypes[x] for x in data if isinstance(x, int)), s.dtype)
+        value = _emit_op(self, s.kind, args, source, s.dtype)
+        if op.result.name in self.rounded and s.dtype.is_reduced_float and isinstance(value, str):
+            value = emit_round(self.compute, value, s.dtype)
+        values.append(value)
+        self.step_values[_op_key(s.kind, args, source, s.dtype)] = values[-1]
+        dtypes.append(s.dtype)
+    for state, k in zip(states, step.next, strict=True):
+        dtype = dtypes[k].opmath
+        self.add(Next(self.fresh(), state, self.in_register(values[k], dtype), dtype))
+    return tuple(states)
+
+
 def _contract(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
     """Emit the sum of products. Half-precision operands are rounded, as memory would hold them."""
     source, dtype = op.inputs[0].dtype, op.result.dtype.opmath
@@ -234,6 +312,7 @@ _EMIT: dict[Pattern, OpRule] = {
     Pattern.GATHER: _gather,
     Pattern.REDUCE: _reduce,
     Pattern.SCAN: _scan,
+    Pattern.RECURRENCE: _recurrence,
     Pattern.CONTRACT: _contract,
     Pattern.RANDOM: _random,
     Pattern.SOURCE: _source,

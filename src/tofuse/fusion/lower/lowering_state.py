@@ -19,7 +19,6 @@ from tofuse.ir.affine import AffineExpr, make_affine
 from tofuse.ir.dims import Dim, symbols_of
 from tofuse.ir.graph import Op, Scalar, Value
 from tofuse.ir.kernel import (
-    Arg,
     Axis,
     Buffer,
     Compute,
@@ -33,6 +32,7 @@ from tofuse.ir.kernel import (
 )
 from tofuse.ir.region import Region
 from tofuse.ir.rules import Rule
+from tofuse.ir.statement import Arg
 from tofuse.ir.types import DType
 from tofuse.ops.table import OPS, Pattern
 
@@ -64,6 +64,8 @@ class Lowering:
     buffers: dict[tuple[Value, str], Buffer] = field(default_factory=dict)
     axes: dict[Atom, Axis] = field(default_factory=dict)
     producers: dict[Value, Op] = field(default_factory=dict)
+    recurrences: dict[tuple[object, ...], tuple[Arg, ...]] = field(default_factory=dict)
+    step_values: dict[tuple[object, ...], Arg] = field(default_factory=dict)
 
     def run(self) -> LoweredRegion:
         self.producers = {op.result: op for op in self.region.ops}
@@ -96,7 +98,10 @@ class Lowering:
         """Make a loop for each axis of the outputs and of the operands of reductions and scans."""
         iterated = [self.alignment.value_dims[v] for v in self.region.outputs]
         for op in self.region.ops:
-            if OPS[op.kind].pattern in (Pattern.REDUCE, Pattern.SCAN, Pattern.CONTRACT):
+            pattern = OPS[op.kind].pattern
+            if pattern is Pattern.RECURRENCE:
+                iterated.append(self.alignment.value_dims[op.result])
+            if pattern in (Pattern.REDUCE, Pattern.SCAN, Pattern.CONTRACT):
                 iterated.append(self.alignment.operand_dims(op, 0))
         for dims in iterated:
             for atom in self.alignment.leaves(dims):

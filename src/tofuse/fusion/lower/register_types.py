@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tofuse.ir.graph import Op, Scalar, Value
-from tofuse.ir.kernel import Arg
+from tofuse.ir.statement import Arg
 from tofuse.ir.types import DType
 
 Emit = Callable[[str, tuple[Arg, ...], DType, DType], Arg]

@@ -36,6 +36,7 @@ from tofuse.ops.table import OPS, Pattern
 # What may join the core of a group from outside of it: several products, and one weight's decoding.
 FEEDING = {Pattern.ELEMENTWISE, Pattern.BROADCAST, Pattern.SOURCE, Pattern.RANDOM}
 DECODING = {*FEEDING, Pattern.VIEW, Pattern.CONCAT, Pattern.GATHER} - {Pattern.RANDOM}
+STEPWISE = {Pattern.SCAN, Pattern.RECURRENCE}  # whose loops carry values
 
 
 def grow(
@@ -294,7 +295,7 @@ class Growth:
         kernels = {self.trusted.get(op) for op in (*a.ops, *b.ops)}
         if len(kernels) == 1 and None not in kernels:
             return None
-        is_suspect = not self.suspects.isdisjoint((producer, consumer))
+        is_suspect = not self.suspects.isdisjoint((producer, consumer)) or _runs_in_steps(a, b)
         if not is_suspect and (self._extends_kernel(consumer, a, b) or self._extends_large(a, b)):
             self.unevaluated.append(consumer)
             return None
@@ -334,6 +335,11 @@ class Growth:
         if any(loop_structure_changes((computing_ops[v],), (consumer,)) for v in first_reads):
             return False
         return self.elementwise.extends_kernel(consumer, read_from_a)
+
+
+def _runs_in_steps(*groups: Group) -> bool:
+    """Whether a group has loops that carry values: other ops beside them may make that illegal."""
+    return any(OPS[op.kind].pattern in STEPWISE for g in groups for op in g.ops)
 
 
 def _grows_little(known: int, ops: int) -> bool:

@@ -28,6 +28,12 @@ def allowed_peak(eager_peak: int) -> int:
     return eager_peak + max(PEAK_TOLERANCE, eager_peak // ROW_STATISTICS_SHARE)
 
 
+def exceeds_limit(part: Partition, limit: int, releasable_inputs: frozenset[str]) -> bool:
+    """Whether a partition holds more than a tolerated excess beyond eager's peak `limit`."""
+    peak = find_peak(part, releasable_inputs).nbytes
+    return peak > allowed_peak(limit) + TOLERATED_EXCESS
+
+
 def partition_within_memory_limit(
     graph: Graph,
     partition_graph: PartitionGraph,

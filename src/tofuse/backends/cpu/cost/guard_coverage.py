@@ -8,7 +8,18 @@ from itertools import pairwise
 from tofuse.analysis.guard_ranges import axis_range
 from tofuse.cost.thresholds import MAX_SEGMENT_LOADS, MAX_SEGMENTS
 from tofuse.ir.dims import size_hint
-from tofuse.ir.kernel import Compute, Gather, InRange, Kernel, Load, Reduce, Scan, Stmt, Store
+from tofuse.ir.kernel import (
+    CARRIED,
+    Compute,
+    Gather,
+    InRange,
+    Kernel,
+    Load,
+    Next,
+    Reduce,
+    Stmt,
+    Store,
+)
 
 
 def pays_to_split(segments: int, loads: int) -> bool:
@@ -44,7 +55,7 @@ def statement_coverage(kernel: Kernel, axes: Sequence[str]) -> dict[Stmt, float]
     for s in reversed(kernel.body):
         live = (
             all_segments
-            if isinstance(s, (Store, Reduce, Scan))
+            if isinstance(s, (Store, Reduce, Next, *CARRIED))
             else needed.get(s.name, frozenset())
         )
         if isinstance(s, (Load, Gather)) and s.guard in passing:

@@ -25,6 +25,8 @@ from tofuse.ir.kernel import (
     Compute,
     Gather,
     Load,
+    Next,
+    Previous,
     Reduce,
     Scan,
     Stmt,
@@ -228,6 +230,8 @@ class _Estimate:
                 self._arithmetic("cheap", stmt.dtype, around, factor * times)
             case Scan():
                 self._scan(stmt, around, times)
+            case Previous() | Next():  # a load or a store of the carry
+                self._arithmetic("load", stmt.dtype, around, times)
             case Compute():
                 wide = max(stmt.dtype.itemsize, stmt.operand_dtype.itemsize) == 8
                 dtype = DType.F64 if wide else DType.F32

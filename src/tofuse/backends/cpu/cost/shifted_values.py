@@ -10,7 +10,8 @@ from tofuse.cost.thresholds import MAX_SHIFT_SHARE_OF_EXTENT
 from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.graph import Scalar
-from tofuse.ir.kernel import Arg, Compute, InRange, Kernel, Load, Stmt, Store
+from tofuse.ir.kernel import Compute, InRange, Kernel, Load, Stmt, Store
+from tofuse.ir.statement import Arg
 
 Terms = tuple[tuple[str, Dim], ...]
 Offsets = Mapping[Terms, int]  # the first constant of an index with these terms

@@ -22,8 +22,9 @@ from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Scalar
 from tofuse.ir.interleave import Access
-from tofuse.ir.kernel import Arg, Load, Stmt, Store
+from tofuse.ir.kernel import Load, Stmt, Store
 from tofuse.ir.nest import Nest, Scratch
+from tofuse.ir.statement import Arg
 from tofuse.ir.types import DType
 
 
@@ -98,6 +99,7 @@ class FunctionEmitter:
     known_guards: dict[str, bool] = field(default_factory=dict)  # True: all lanes pass; False: none
     transposed_tile: TransposedTile | None = None  # set inside a full tile
     aligned_stores: tuple[Store, ...] = ()  # at vector boundaries, after peeling
+    stack_arrays: dict[str, str] = field(default_factory=dict)  # of scratch arrays, by name
     tile_arrays: dict[Stmt, str] = field(default_factory=dict)  # stack arrays of the tile
     interleave_groups: Mapping[Access, tuple[Access, ...]] = field(default_factory=dict)
 
@@ -293,6 +295,8 @@ class FunctionEmitter:
 
     def scratch_pointer(self, scratch: Scratch) -> str:
         """Return the start of a scratch array, in this thread's workspace or the combined one."""
+        if scratch.name in self.stack_arrays:
+            return self.stack_arrays[scratch.name]
         workspace = (
             self.workspace if scratch.name in self.combined_scratch else self.thread_workspace
         )
@@ -301,7 +305,9 @@ class FunctionEmitter:
     def scratch_element_pointer(self, scratch: Scratch, u: int) -> str:
         """Return the address of vector `u` in a scratch array at the current indices."""
         index = self.affine(scratch.index, scratch.tiled)
-        if u:
+        if index.isdigit():  # so that LLVM sees which part of a stack array it is
+            index = str(int(index) + u * self.lanes)
+        elif u:
             index = self.f.let(f"add i64 {index}, {u * self.lanes}")
         return self.element_pointer(self.scratch_pointer(scratch), scratch.dtype, index)
 

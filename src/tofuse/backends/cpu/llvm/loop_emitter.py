@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing_extensions import assert_never
 
 from tofuse.backends.cpu.llvm.active_reductions import ActiveReductions
+from tofuse.backends.cpu.llvm.carries import ActiveCarries
 from tofuse.backends.cpu.llvm.function_emitter import FunctionEmitter, prefetch, tail_masks
 from tofuse.backends.cpu.llvm.index_set_split import Segment, split_index_set
 from tofuse.backends.cpu.llvm.ir_text import FunctionBuilder
@@ -18,7 +19,7 @@ from tofuse.backends.cpu.llvm.register_transpose import (
     is_full_tile,
     transpose_tile,
 )
-from tofuse.backends.cpu.llvm.scans import ActiveScans
+from tofuse.backends.cpu.llvm.scans import emit_scan
 from tofuse.backends.cpu.llvm.statements import (
     emit_compute,
     emit_gather,
@@ -39,6 +40,8 @@ from tofuse.ir.kernel import (
     InRange,
     Iota,
     Load,
+    Next,
+    Previous,
     Reduce,
     Scan,
     Store,
@@ -55,7 +58,7 @@ class LoopEmitter:
     def __init__(self, nest: Nest) -> None:
         self.nest = nest
         self.buffer_dtypes = {b.name: b.dtype for b in nest.kernel.buffers}
-        self.reductions, self.scans = ActiveReductions(nest), ActiveScans()
+        self.reductions, self.carries = ActiveReductions(nest), ActiveCarries()
 
     def trip_count(self, emitter: FunctionEmitter, loop: Loop) -> str:
         """Return the number of iterations of a loop."""
@@ -133,7 +136,7 @@ class LoopEmitter:
         for a in node.reductions:
             reductions.begin(emitter, a)
         for c in node.carries:
-            self.scans.begin(emitter, c)
+            self.carries.begin(emitter, c)
         loop, loops = node.loop, self.nest.schedule.loops
         extent: Dim = self.nest.kernel.extent(loop.axis)
         lo, hi = "0", emitter.size(extent)
@@ -369,7 +372,11 @@ class LoopEmitter:
                 self.reductions.update(emitter, s)
                 return
             case Scan():
-                self.scans.update(emitter, s)
+                emit_scan(emitter, self.carries, s)
+            case Previous():
+                self.carries.previous(emitter, s)
+            case Next():
+                self.carries.next(emitter, s)
             case Store():
                 emit_store(emitter, s, self.buffer_dtypes[s.buffer])
                 return

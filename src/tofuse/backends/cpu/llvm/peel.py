@@ -9,7 +9,7 @@ from tofuse.backends.cpu.llvm.function_emitter import FunctionEmitter
 from tofuse.cost.thresholds import MIN_PEELED_GROUPS
 from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import known_multiple
-from tofuse.ir.kernel import Reduce, Scan, Store, Uniform
+from tofuse.ir.kernel import CARRIED, Reduce, Store, Uniform
 from tofuse.ir.nest import For, StmtNode
 
 
@@ -23,7 +23,7 @@ def stores_to_align(emitter: FunctionEmitter, node: For, known: int | None) -> t
     if known is not None and known < MIN_PEELED_GROUPS * schedule.vector * schedule.unroll:
         return ()
     stmts = [n.stmt for n in node.body if isinstance(n, StmtNode)]
-    if any(isinstance(s, (Reduce, Scan, Uniform)) for s in stmts):
+    if any(isinstance(s, (Reduce, *CARRIED, Uniform)) for s in stmts):
         return ()
     stores = [s for s in stmts if isinstance(s, Store) and s.buffer in emitter.nontemporal_buffers]
     for first in stores:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tofuse.backends.cpu.llvm.carries import ActiveCarries
 from tofuse.backends.cpu.llvm.elementwise import emit_elementwise
 from tofuse.backends.cpu.llvm.function_emitter import FunctionEmitter
 from tofuse.backends.cpu.llvm.ir_text import (
@@ -11,55 +12,35 @@ from tofuse.backends.cpu.llvm.ir_text import (
     splat,
     vector_type,
 )
-from tofuse.backends.cpu.llvm.scratch_accumulators import fill
 from tofuse.ir.kernel import Compute, Scan
-from tofuse.ir.nest import Carry
 from tofuse.ir.types import DType
 from tofuse.ops.table import PREDICATES, scan_identity
 
 
-class ActiveScans:
-    """The scans in progress, by name: the array of each carry, or the address of a register."""
-
-    def __init__(self) -> None:
-        self.carries: dict[str, Carry] = {}
-        self.registers: dict[str, str] = {}  # stack slots, which LLVM promotes
-
-    def begin(self, emitter: FunctionEmitter, carry: Carry) -> None:
-        """Set the carry of a scan to the identity."""
-        scan, f = carry.scan, emitter.f
-        self.carries[scan.name] = carry
-        start = scan_identity(scan.op, scan.dtype)
-        if carry.array is not None:
-            fill(emitter, carry.array, start)
-            return
-        slot = self.registers[scan.name] = f.alloca(REGISTER_TYPES[scan.dtype])
-        f.put(f"store {REGISTER_TYPES[scan.dtype]} {literal(start, scan.dtype, 1)}, ptr {slot}")
-
-    def update(self, emitter: FunctionEmitter, scan: Scan) -> None:
-        """Define the values of a scan at the current iterations, and carry the last one."""
-        values = emitter.operands(scan.arg, scan.dtype)
-        array = self.carries[scan.name].array
-        if array is not None:
-            combined = []
-            for u, x in enumerate(values):
-                slot, mask = emitter.scratch_element_pointer(array, u), emitter.mask(u)
-                before = emitter.load(slot, scan.dtype, emitter.lanes, mask)
-                combined.append(_combine(emitter.f, scan, before, x, emitter.lanes))
-                emitter.store(slot, scan.dtype, combined[-1], emitter.lanes, mask)
-            emitter.define(scan.name, combined, scan.dtype)
-            return
-        slot, ty = self.registers[scan.name], REGISTER_TYPES[scan.dtype]
-        carried = emitter.f.let(f"load {ty}, ptr {slot}")
-        results = [""] * len(values)
-        order = range(len(values))
-        for u in reversed(order) if scan.reverse else order:
-            x = _identity_where_masked(emitter, scan, values[u], u)
-            in_order = emitter.lanes > 1 and _may_overflow(emitter, scan)
-            scan_vector = _scan_in_order if in_order else _scan_vector
-            results[u], carried = scan_vector(emitter, scan, x, carried)
-        emitter.f.put(f"store {ty} {carried}, ptr {slot}")
-        emitter.define(scan.name, results, scan.dtype)
+def emit_scan(emitter: FunctionEmitter, carries: ActiveCarries, scan: Scan) -> None:
+    """Define the values of a scan at the current iterations, and carry the last one."""
+    values = emitter.operands(scan.arg, scan.dtype)
+    array = carries.carries[scan.name].array
+    if array is not None:
+        combined = []
+        for u, x in enumerate(values):
+            slot, mask = emitter.scratch_element_pointer(array, u), emitter.mask(u)
+            before = emitter.load(slot, scan.dtype, emitter.lanes, mask)
+            combined.append(_combine(emitter.f, scan, before, x, emitter.lanes))
+            emitter.store(slot, scan.dtype, combined[-1], emitter.lanes, mask)
+        emitter.define(scan.name, combined, scan.dtype)
+        return
+    slot, ty = carries.registers[scan.name], REGISTER_TYPES[scan.dtype]
+    carried = emitter.f.let(f"load {ty}, ptr {slot}")
+    results = [""] * len(values)
+    order = range(len(values))
+    for u in reversed(order) if scan.reverse else order:
+        x = _identity_where_masked(emitter, scan, values[u], u)
+        in_order = emitter.lanes > 1 and _may_overflow(emitter, scan)
+        scan_vector = _scan_in_order if in_order else _scan_vector
+        results[u], carried = scan_vector(emitter, scan, x, carried)
+    emitter.f.put(f"store {ty} {carried}, ptr {slot}")
+    emitter.define(scan.name, results, scan.dtype)
 
 
 def _identity_where_masked(emitter: FunctionEmitter, scan: Scan, x: str, u: int) -> str:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from tofuse.backends.cpu.llvm.active_reductions import ActiveReductions, reductions_in
 from tofuse.backends.cpu.llvm.value_ranges import COPY_MARK
 from tofuse.ir.affine import AffineExpr
-from tofuse.ir.kernel import Reduce, StatementMap, Stmt, Store, Uniform
+from tofuse.ir.kernel import Reduce, Stmt, Store, Uniform
 from tofuse.ir.nest import Accumulator, For, Nest, Node, Reload, Scratch, StmtNode
+from tofuse.ir.statement import StatementMap
 
 
 def can_copy(node: For, nest: Nest, reductions: ActiveReductions, *, is_whole: bool) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from tofuse.ir.graph import Scalar
-from tofuse.ir.kernel import Arg, Compute, Kernel, Load
+from tofuse.ir.kernel import Compute, Kernel, Load
+from tofuse.ir.statement import Arg
 from tofuse.ir.types import DType
 
 Range = tuple[int, int]  # the least and the largest value

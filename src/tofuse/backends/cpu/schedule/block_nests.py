@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from tofuse.ir.affine import AffineExpr
 from tofuse.ir.blocked import first_index, iterations
 from tofuse.ir.dims import Dim, symbol
-from tofuse.ir.kernel import Axis, Buffer, Kernel, StatementMap, Stmt, buffers_of
+from tofuse.ir.kernel import Axis, Buffer, Kernel, Stmt, buffers_of
 from tofuse.ir.nest import Nest
 from tofuse.ir.rules import Rule
+from tofuse.ir.statement import StatementMap
 from tofuse.schedule.schedule_legality import Unschedulable
 
 BuildNest = Callable[[Kernel], Nest]  # the nest of a block, for one thread

@@ -18,14 +18,16 @@ from tofuse.cost.thresholds import (
 )
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.kernel import (
+    CARRIED,
     Compute,
     Definition,
     InRange,
     Iota,
     Kernel,
     Load,
+    Next,
+    Previous,
     Reduce,
-    Scan,
     Store,
     Uniform,
     iteration_axes,
@@ -116,6 +118,11 @@ class _NestBuilder:
                     chosen[definition] = replacement
                     if not isinstance(replacement, Reload):
                         work.append(replacement)
+                    if isinstance(replacement, Previous):  # all steps run again
+                        steps = (s for s in by_name.values() if isinstance(s, Next))
+                        again = [s for s in steps if s.previous == name and s not in chosen]
+                        chosen.update((s, s) for s in again)
+                        work += again
             yield [chosen[s] for s in sorted(chosen, key=order.__getitem__)]
             earlier.update(s.name for s in members[k] if not isinstance(s, Store))
 
@@ -153,7 +160,8 @@ class _NestBuilder:
         if isinstance(stmt, Reduce):
             return self._repeat_or_reload_reduction(stmt, level)
         name = stmt.name
-        if isinstance(stmt, Scan) and self.placement.innermost_level(stmt.axis) < level:
+        along = self.definitions[stmt.previous] if isinstance(stmt, Next) else stmt
+        if isinstance(along, CARRIED) and self.placement.innermost_level(along.axis) < level:
             if self.scratch.spill_levels.get(name, level) > level:
                 raise Unschedulable(Rule.DIFFERENT_LOOPS())  # the array has the last inner row only
             return Reload(name, self.scratch.arrays.get(name) or self.scratch.spill(stmt, level))
@@ -258,7 +266,7 @@ class _NestBuilder:
             carries = tuple(
                 self.scratch.carry(s, level)
                 for s in inside
-                if isinstance(s, Scan) and s.axis == loop.axis
+                if isinstance(s, CARRIED) and s.axis == loop.axis
             )
             body = self._nodes(level + 1, inside, outer_axes | {loop.axis})
             nodes.append(For(loop, body, accumulators, carries=carries))

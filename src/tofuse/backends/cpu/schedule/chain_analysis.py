@@ -13,7 +13,7 @@ from functools import lru_cache
 from tofuse.backends.cpu.schedule.product_analysis import product_factors
 from tofuse.cost.thresholds import MAX_CHAINED_PRODUCTS
 from tofuse.ir.dims import size_hint
-from tofuse.ir.kernel import Kernel, Reduce, Scan, Stmt, Store, iteration_axes
+from tofuse.ir.kernel import CARRIED, Kernel, Reduce, Stmt, Store, iteration_axes
 from tofuse.ir.types import DType
 from tofuse.schedule.axis_strides import axes_by_stride
 from tofuse.schedule.backward_slice import backward_slice
@@ -63,7 +63,7 @@ def analyze_chain(kernel: Kernel) -> ChainAnalysis | None:
     reductions = [s for s in kernel.body if isinstance(s, Reduce)]
     if len(reductions) < 2 or any(kernel.extent(a) == 0 for a in kernel.extents):
         return None
-    if any(isinstance(s, Scan) for s in kernel.body):
+    if any(isinstance(s, CARRIED) for s in kernel.body):
         return None
     value_axes, stmt_axes = iteration_axes(kernel)
     factors = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tofuse.backends.cpu.schedule.column_sums import column_order, jammed_column_sums
@@ -16,6 +16,7 @@ from tofuse.cost.thresholds import (
     CPU_TRANSPOSE_TILE,
     MAX_CACHED_COLUMNS,
     MAX_COLUMNS_PER_TASK,
+    MAX_LANE_AXES,
     MAX_TASK_ELEMENTS,
     MIN_TASK_ELEMENTS,
     PARAMETER_CACHE_BYTES,
@@ -28,13 +29,14 @@ from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import known_multiple, size_hint, static_or
 from tofuse.ir.interleave import is_vectorizable_stride
 from tofuse.ir.kernel import (
+    CARRIED,
     Compute,
     Gather,
     InRange,
     Kernel,
     Load,
+    Previous,
     Reduce,
-    Scan,
     Stmt,
     Store,
     Uniform,
@@ -48,10 +50,28 @@ from tofuse.schedule.axis_strides import axes_by_stride, transposed_axis
 
 def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
     """Return a legal and fast schedule for a kernel."""
+    return next(candidate_schedules(kernel, target))
+
+
+def candidate_schedules(kernel: Kernel, target: Target) -> Iterator[Schedule]:
+    """Yield legal and fast schedules for a kernel: one, or with a recurrence some.
+
+    Their vectors run along different axes; the order of the other loops follows.
+    """
     k = _summarize(kernel)
     if not kernel.axes:
-        return Schedule((), 0, 1, 1)
-    vector = max(k.by_stride, key=lambda a: (_vector_score(k, a), -ord(a[-1])))
+        yield Schedule((), 0, 1, 1)
+        return
+    # steps of a recurrence are not lanes of a vector
+    lane_axes = [a for a in k.by_stride if a not in k.recurrent] or list(k.by_stride)
+    lane_axes.sort(key=lambda a: (_vector_score(k, a), -ord(a[-1])), reverse=True)
+    for vector in lane_axes[: MAX_LANE_AXES if k.recurrent else 1]:
+        yield _schedule(k, vector, target)
+
+
+def _schedule(k: _KernelSummary, vector: str, target: Target) -> Schedule:
+    """Return a schedule with vectors along an axis."""
+    kernel = k.kernel
     rest = [a for a in k.by_stride if a != vector]
     lanes, unroll = _lanes_and_unroll(k, vector, target)
     contraction = contraction_axes(kernel, vector, (*rest, vector), k.rescanned | k.scanned)
@@ -62,6 +82,8 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
         if chosen is not None:
             return chosen
     outer = [a for a in rest if a not in k.rescanned]
+    if k.scanned:  # threads share the loops around the steps, and sums of a step are inside
+        outer.sort(key=lambda a: 1 if a in k.scanned else 2 * (a in k.reduced))
     inner = [a for a in rest if a in k.rescanned]
     sizes = {a: k.extent(a) for a in k.by_stride}
     indices = [] if k.reduced or target.lanes == 1 else [x.index for x in k.accesses]
@@ -79,6 +101,8 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
         loops = [*map(Loop, rest[:-inside]), tile, *map(Loop, rest[-inside:]), Loop(vector)]
         return Schedule(tuple(loops), _parallel_loops(k, loops, target), lanes, unroll)
     strip = _vector_tile(k, vector, outer, inner, target)
+    if k.recurrent and vector not in k.recurrent and not inner and k.reduced == k.recurrent:
+        strip = _register_tile(k, vector, lanes * unroll, target) or strip
     if strip and _prefers_full_rows(k, vector, strip, target):
         return Schedule((*map(Loop, rest), Loop(vector)), 1, lanes, unroll)
     tile_loop = [Loop(vector, strip)] if strip else []
@@ -108,8 +132,8 @@ class _Access:
 class _KernelSummary:
     """A kernel with the axes that are `reduced`, and those `rescanned` after their reduction.
 
-    Scans run along axes `scanned`, which are among those `reduced`. `by_stride` has all axes by
-    decreasing stride.
+    Scans and recurrences run along axes `scanned`, which are among those `reduced`; recurrences
+    along those `recurrent`. `by_stride` has all axes by decreasing stride.
     """
 
     kernel: Kernel
@@ -117,6 +141,7 @@ class _KernelSummary:
     rescanned: frozenset[str]
     reduced: frozenset[str]
     scanned: frozenset[str]
+    recurrent: frozenset[str]
     by_stride: tuple[str, ...]
     accesses: tuple[_Access, ...]
 
@@ -137,7 +162,7 @@ def _summarize(kernel: Kernel) -> _KernelSummary:
         if isinstance(s, Reduce):
             reduced |= set(s.over)
             history |= frozenset(s.over)
-        if isinstance(s, Scan):
+        if isinstance(s, CARRIED):
             scanned.add(s.axis)
         if not isinstance(s, Store):
             reduced_before[s.name] = history
@@ -159,6 +184,7 @@ def _summarize(kernel: Kernel) -> _KernelSummary:
         frozenset(rescanned),
         frozenset(reduced | scanned),
         frozenset(scanned),
+        frozenset(s.axis for s in kernel.body if isinstance(s, Previous)),
         by_stride,
         accesses,
     )
@@ -192,6 +218,8 @@ def _lanes_and_unroll(k: _KernelSummary, vector: str, target: Target) -> tuple[i
         for s in body
         if isinstance(s, (Load, Store))
     )
+    if vector in k.recurrent:
+        return 1, 1
     lanes = max(1, target.lanes // 2) if wide and not narrow else target.lanes
     unroll = unroll_factor(k.kernel, k.stmt_axes, vector)
     if any(_has_aligned_philox_blocks(s, vector) for s in body if isinstance(s, Uniform)):
@@ -251,6 +279,18 @@ def _vector_tile(
         return _even_tile(extent)
     rows = math.prod(k.extent(a) for a in outer or inner[:1])
     return _even_tile(extent) if rows < 4 * target.threads and extent > MAX_TASK_ELEMENTS else 0
+
+
+def _register_tile(k: _KernelSummary, vector: str, elements: int, target: Target) -> int:
+    """Return a tile of `elements`, whose states stay in registers; 0 if it is no gain.
+
+    If all accesses exceed the caches, long rows read memory faster.
+    """
+    extent = k.kernel.extent(vector)
+    read = sum(abs(x.elements) for x in k.accesses)
+    is_cached = 4 * read <= target.l2_bytes * target.threads  # 4 bytes: a float
+    divides = isinstance(extent, int) and extent > elements and extent % elements == 0
+    return elements if is_cached and divides else 0
 
 
 def _even_tile(extent: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tofuse.ir.kernel import Gather, Reduce, Stmt, Store
+from tofuse.ir.kernel import Gather, Next, Reduce, Stmt, Store
 from tofuse.ir.nest import For, Nest, Node, Reload, StmtNode, statements_in
 
 
@@ -36,14 +36,16 @@ def _live_nodes(
                 continue
             read = (read - {a.reduce.name for a in node.reductions}) | read_in_body
             inside = set(statements_in(body)) if node.carries else set[Stmt]()
-            carries = tuple(c for c in node.carries if c.scan in inside)
+            carries = tuple(c for c in node.carries if c.stmt in inside)
             live.append(replace(node, body=body, carries=carries))
             continue
         if isinstance(node, Reload):
             is_live = node.name in read
             read.discard(node.name)
-        elif isinstance(node.stmt, (Store, Reduce, Gather)):
+        elif isinstance(node.stmt, (Store, Reduce, Gather, Next)):
             is_live = True  # a gather reports an index out of range
+            if isinstance(node.stmt, Next):
+                read.discard(node.stmt.name)
         else:
             is_live = node.stmt.name in read or node.stmt.name in spilled
             read.discard(node.stmt.name)

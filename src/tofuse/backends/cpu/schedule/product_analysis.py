@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from tofuse.backends.cpu.llvm.matmul.pack import WIDTH
 from tofuse.ir.dims import size_hint
-from tofuse.ir.kernel import Compute, Kernel, Load, Reduce, Scan, Store, iteration_axes
+from tofuse.ir.kernel import CARRIED, Compute, Kernel, Load, Reduce, Store, iteration_axes
 from tofuse.ir.types import DType
 from tofuse.schedule.axis_strides import axes_by_stride
 from tofuse.schedule.backward_slice import backward_slice
@@ -50,7 +50,7 @@ def analyze_products(kernel: Kernel) -> ProductAnalysis | None:
     """
     value_axes, stmt_axes = iteration_axes(kernel)
     sums = tuple(s for s in kernel.body if isinstance(s, Reduce))
-    if any(isinstance(s, Scan) for s in kernel.body):
+    if any(isinstance(s, CARRIED) for s in kernel.body):
         return None
     if not sums or any(s.op != "sum" or s.dtype is not DType.F32 for s in sums):
         return None

@@ -9,7 +9,7 @@ from tofuse.cost.machine import CACHE_LINE
 from tofuse.cost.thresholds import L1_SET_BYTES
 from tofuse.ir.affine import make_affine
 from tofuse.ir.dims import Dim, known_multiple, product
-from tofuse.ir.kernel import Definition, Reduce, Scan, Store
+from tofuse.ir.kernel import Carried, Definition, Reduce, Store
 from tofuse.ir.nest import Accumulator, Carry, Scratch
 from tofuse.ir.staged_sum import is_staged, sequential_steps, stage_count
 from tofuse.ir.types import DType
@@ -58,13 +58,12 @@ class ScratchAllocator:
         best = self._allocate(f"{r.name}.best", self._dtypes[r.arg], axes, level)
         return Accumulator(r, array, best)
 
-    def carry(self, scan: Scan, level: int) -> Carry:
-        """Return what a scan hands from one iteration of the loop at `level` to the next."""
-        inner = self.placement.inner_axes(scan.name, level)
-        axes = tuple(a for a in inner if a != scan.axis)
+    def carry(self, s: Carried, level: int) -> Carry:
+        """Return what one iteration of the loop at `level` hands to the next."""
+        axes = tuple(a for a in self.placement.inner_axes(s.name, level) if a != s.axis)
         if not axes:
-            return Carry(scan)
-        return Carry(scan, self._allocate(f"{scan.name}.carry", scan.dtype, axes, level))
+            return Carry(s)
+        return Carry(s, self._allocate(f"{s.name}.carry", s.dtype, axes, level))
 
     def philox_keys(self, seed: str) -> Scratch:
         """Allocate an array for the round keys of a seed, which all loops of a thread read."""

@@ -25,20 +25,20 @@ from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Scalar
 from tofuse.ir.interleave import is_interleaved, shuffle_count
 from tofuse.ir.kernel import (
+    CARRIED,
     Compute,
     Gather,
     InRange,
     Kernel,
     Load,
     Reduce,
-    Scan,
-    StatementMap,
     Stmt,
     Store,
     Uniform,
     iteration_axes,
 )
 from tofuse.ir.schedule import Target
+from tofuse.ir.statement import StatementMap
 from tofuse.ops.table import REDUCTION_COMBINES
 
 
@@ -95,7 +95,7 @@ def _unroll_axis(kernel: Kernel, axis: str, profitable: bool) -> Kernel | None:
     inside = [s for s in kernel.body if axis in stmt_axes[s]]
     if any(isinstance(s, Uniform) for s in inside):
         return None
-    if any(isinstance(s, Scan) for s in inside):
+    if any(isinstance(s, CARRIED) for s in inside):
         return None
     if any(isinstance(s, Reduce) and s.position is not None for s in inside):
         return None

@@ -42,7 +42,7 @@ from tofuse.cost.thresholds import (
 )
 from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import product, size_hint, static_or
-from tofuse.ir.kernel import Compute, Gather, Kernel, Load, Reduce, Scan, Store, iteration_axes
+from tofuse.ir.kernel import CARRIED, Compute, Gather, Kernel, Load, Reduce, Store, iteration_axes
 from tofuse.ir.rules import Rule
 from tofuse.ir.tile import GpuTarget, Tile, Tiling
 from tofuse.schedule.axis_strides import axes_by_stride, transposed_axis
@@ -69,7 +69,7 @@ def choose_tiling(
     kernel: Kernel, target: GpuTarget, limits: TilingLimits = DEFAULT_LIMITS
 ) -> Tiling:
     """Return tiles for all axes; raise Unschedulable if no program instance can hold them."""
-    if any(isinstance(s, Scan) for s in kernel.body):
+    if any(isinstance(s, CARRIED) for s in kernel.body):
         raise Unschedulable(Rule.ILLEGAL_TILING("a cumulative operator"))
     groups = _axis_groups(kernel)
     reduced = [g for g in groups if g.reduced]

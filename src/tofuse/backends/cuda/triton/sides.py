@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from tofuse.backends.cuda.triton.elementwise import TRITON_TYPES
 from tofuse.backends.cuda.triton.index_space import IndexSpace
 from tofuse.backends.cuda.triton.statements import StatementEmitter
-from tofuse.ir.kernel import Arg, Compute, Load, Reduce, Stmt, Store
+from tofuse.ir.kernel import Compute, Load, Reduce, Stmt, Store
+from tofuse.ir.statement import Arg
 from tofuse.ir.tile import Contraction, Tile, TileNest
 from tofuse.ir.types import DType
 

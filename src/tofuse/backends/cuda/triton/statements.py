@@ -18,19 +18,21 @@ from tofuse.backends.cuda.triton.random import uniform_expression
 from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import SymDim
 from tofuse.ir.kernel import (
-    Arg,
     Compute,
     Definition,
     Gather,
     InRange,
     Iota,
     Load,
+    Next,
+    Previous,
     Reduce,
     Scan,
     Store,
     Uniform,
     iteration_axes,
 )
+from tofuse.ir.statement import Arg
 from tofuse.ir.tile import TileNest
 from tofuse.ir.types import DType
 
@@ -77,7 +79,7 @@ class StatementEmitter:
             case Uniform():
                 axes, widest = self.value_axes[stmt.name], widest_element(self.nest.kernel)
                 text = uniform_expression(self.index_space, stmt, self.seed(stmt), axes, widest)
-            case Reduce() | Scan():
+            case Reduce() | Scan() | Previous() | Next():
                 raise AssertionError(stmt)
             case _:
                 assert_never(stmt)
