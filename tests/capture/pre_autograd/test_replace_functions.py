@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._higher_order_ops.scan import scan
 
 import tofuse
 
@@ -75,3 +76,46 @@ def test_traces_and_their_gradients(shape, dtype, capture):
 def test_the_gradient_of_a_trace_is_a_kernel():
     report = tofuse.explain(torch.trace)(torch.randn(40, 40, requires_grad=True))
     assert not report.library_calls
+
+
+def filtered(x):
+    def step(y, xt):
+        y = y * 0.5 + xt
+        return y, y.sin()
+
+    return scan(step, torch.zeros_like(x[0]), x, dim=0)
+
+
+def filtered_from_the_end(x):
+    def step(states, inputs):
+        (a, b), (u, v) = states, inputs
+        a, b = a * 0.5 + u, b * 0.3 + a * v
+        return (a, b), (a * b, b.clone())
+
+    start = torch.zeros_like(x[0]), torch.ones_like(x[0])
+    (a, b), (c, d) = scan(step, start, (x, x.cos()), dim=0, reverse=True)
+    return a, b, c, d
+
+
+def cell(x):
+    weight = torch.linspace(-1, 1, x.shape[-1] ** 2).view(x.shape[-1], -1)
+
+    def step(y, xt):
+        y = torch.tanh(y @ weight + xt)
+        return y, y.clone()
+
+    return scan(step, torch.zeros_like(x[0]), x, dim=0)
+
+
+@pytest.mark.parametrize("steps", [1, 4, 20])
+@pytest.mark.parametrize("f", [filtered, filtered_from_the_end, cell], ids=lambda f: f.__name__)
+def test_scans_are_as_eager(f, steps):
+    x = torch.randn(steps, 3, 5)
+    torch.testing.assert_close(tofuse.compile(f)(x), f(x))
+
+
+def test_a_scan_is_one_kernel_unless_it_has_products():
+    x = torch.randn(20, 3, 5)
+    (kernel,) = tofuse.explain(filtered)(x).kernels
+    assert "= previous<" in kernel.loops
+    assert not tofuse.explain(cell)(x).kernels
