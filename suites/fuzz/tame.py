@@ -16,7 +16,7 @@ FUNCTIONS = (
 )
 CALL = re.compile(rf"(?:(?:F|torch)\.({FUNCTIONS})\(|\b(?=\w+\.(tanh|var|std)\())(\w+)(?:, (\w+))?")
 PIECES = re.compile(r"(\w+)\.(unbind|h?split)\(")
-MOST_PIECES = 512  # torch's symbolic sizes take minutes for more views
+MOST_PIECES = 128  # torch's symbolic sizes take minutes for more views
 DIM = re.compile(r"(?:\.var\(|\.std\(|_mean\(\w+, )(-?\d+)")
 
 
