@@ -45,13 +45,13 @@ from tofuse.cost.kernel_cost import Cost, Evaluation
 from tofuse.cost.machine import Machine
 from tofuse.cost.target_costs import TargetCosts
 from tofuse.cost.thresholds import (
-    FASTER_LANES,
     MAX_CHAINED_FACTOR_FLOAT32_BYTES,
     MAX_COLUMN_WEIGHT_ROWS,
     MAX_DECODED_PRODUCT_ROWS,
     MAX_GROUPED_WORKSPACE,
     MAX_OPERANDS,
     MAX_SCHEDULES,
+    MAX_TIME_SHARE_OF_OTHER_VECTOR_AXIS,
     SPLIT_THRESHOLD,
     TIMING_S,
 )
@@ -150,7 +150,7 @@ class CpuBackend:
         schedules = candidate_schedules(kernel, self.target)
         first, *others = (self._evaluated_schedule(kernel, s) for s in schedules)
         fastest = min(others, key=_us, default=first)
-        return fastest if _us(fastest) < FASTER_LANES * _us(first) else first
+        return fastest if _us(fastest) < MAX_TIME_SHARE_OF_OTHER_VECTOR_AXIS * _us(first) else first
 
     def _evaluated_schedule(self, kernel: Kernel, schedule: Schedule) -> EvaluatedKernel:
         nest = None

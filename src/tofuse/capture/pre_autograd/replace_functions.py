@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from tofuse.capture.decomp.decompose_checks import check_all
-from tofuse.cost.thresholds import MAX_UNROLLED_STEPS
+from tofuse.cost.thresholds import MAX_UNROLLED_SCAN_STEPS
 from tofuse.torch_internals.flex_attention import flex_attention, math_attention
 from tofuse.torch_internals.scan import Tensors, scan
 
@@ -137,7 +137,7 @@ def unrolled_scan(
     not steps with matrix products, which stay an operator.
     """
     count = inputs[0].shape[0] if inputs else 0
-    is_long = not isinstance(count, int) or not 0 < count <= MAX_UNROLLED_STEPS
+    is_long = not isinstance(count, int) or not 0 < count <= MAX_UNROLLED_SCAN_STEPS
     if is_long or not isinstance(step, GraphModule) or _has_products(step):
         return scan(step, start, inputs, others)
     states, results = tuple(start), list[Tensors]()

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from tofuse.cost.thresholds import MAX_PERIODS_TRIED, MIN_REROLLED_STEPS
+from tofuse.cost.thresholds import MAX_EQUAL_OP_DISTANCES_TRIED, MIN_REROLLED_LOOP_STEPS
 from tofuse.ir.call_arguments import exact_key
 from tofuse.ir.graph import Graph, Op, Scalar, Value
 
@@ -40,10 +40,11 @@ def op_key(op: Op) -> Hashable:
 
 
 def find_periods(graph: Graph, known: dict[Op, Hashable]) -> Iterator[Period]:
-    """Yield repetitions, those that cover the most ops first, cut where the fewest values cross.
+    """Yield the repetitions in a program. Those that cover more ops come first.
 
-    The layers of a network may repeat, and inside of them the steps of a loop. `known` keeps the
-    keys of ops from one call to the next.
+    The layers of a network may repeat, and inside of them the steps of a loop. Each repetition is
+    cut into steps where the fewest values are read on both sides. `known` keeps the keys of ops
+    from one call to the next.
     """
     numbers: dict[Hashable, int] = {}
     known |= ((op, op_key(op)) for op in graph.ops if op not in known)
@@ -62,8 +63,8 @@ def _likely_lengths(keys: Sequence[int]) -> list[int]:
         if key in last:
             distances[position - last[key]] += 1
         last[key] = position
-    frequent = [d for d, count in distances.most_common(MAX_PERIODS_TRIED)]
-    return [d for d in frequent if distances[d] >= MIN_REROLLED_STEPS - 1]
+    frequent = [d for d, count in distances.most_common(MAX_EQUAL_OP_DISTANCES_TRIED)]
+    return [d for d in frequent if distances[d] >= MIN_REROLLED_LOOP_STEPS - 1]
 
 
 def _longest_run(keys: Sequence[int], length: int) -> tuple[int, int, int] | None:
@@ -74,16 +75,17 @@ def _longest_run(keys: Sequence[int], length: int) -> tuple[int, int, int] | Non
             best = max(best, (i - start, -start))
             start = i + 1
     count, start = best[0], -best[1]
-    if count < (MIN_REROLLED_STEPS - 1) * length:
+    if count < (MIN_REROLLED_LOOP_STEPS - 1) * length:
         return None
     return start, start + count + length, length
 
 
 def _best_cut(graph: Graph, start: int, end: int, length: int) -> int:
-    """Return how far from `start` the steps begin, so that the fewest values cross into the next.
+    """Return how far from `start` the steps begin.
 
-    Of equal cuts, one where the source jumps back is taken, then the first. Values
-    that are read a whole step later cross every cut, and do not count.
+    They are cut where the fewest values of one step are read by the next. Among equal cuts, one
+    where the source jumps back to an earlier line comes first. A value that is read a whole step
+    later crosses every cut, so it does not count.
     """
     positions = {r: start + k for k, op in enumerate(graph.ops[start:end]) for r in op.results}
     middle = start + (end - start) // length // 2 * length

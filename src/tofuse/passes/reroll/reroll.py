@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-from tofuse.cost.thresholds import MAX_LOOPS, MAX_STEP_RESULTS
+from tofuse.cost.thresholds import MAX_REROLLED_LOOPS, MAX_RESULTS_OF_SINGLE_STEPS
 from tofuse.ir.dims import product
 from tofuse.ir.graph import Graph, Op, Scalar, Value
 from tofuse.ir.region import Verdict
@@ -34,7 +34,7 @@ from tofuse.passes.toposort import toposort
 def reroll(graph: Graph) -> Graph:
     """Replace the unrolled steps of loops; return `graph` itself if it has none."""
     keys: dict[Op, Hashable] = {}
-    for _ in range(MAX_LOOPS):
+    for _ in range(MAX_REROLLED_LOOPS):
         found = _reroll_once(graph, keys)
         if not isinstance(found, Graph):
             return graph
@@ -109,7 +109,7 @@ class _Loop:
                 read.update(op.inputs)
         single = [v for v in inside if v in read]
         others = [v for v in single if inside[v][0] != self.steps.count - 1]
-        if len(others) > MAX_STEP_RESULTS:
+        if len(others) > MAX_RESULTS_OF_SINGLE_STEPS:
             raise NotALoopError("results of single steps are read")
         defined = [self._define(v, *inside[v]) for v in single]
         ops = toposort([*self.batcher.ops, *defined, *reversed(live)])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Union
 
-from tofuse.cost.thresholds import MAX_STEPS_BACK
+from tofuse.cost.thresholds import MAX_STEPS_READ_BACK
 from tofuse.ir.graph import Graph, Op, Operand, Scalar, Value
 from tofuse.passes.reroll.period import Period, form_key, op_key
 
@@ -53,7 +53,7 @@ class Aligned:
 
 # An `Aligned` source is a view outside of the steps.
 Source = Union[Fixed, InStep, Aligned]  # noqa: UP007
-Row = tuple[Union[Op, None], ...]  # the ops of a step; None: not needed, or not found  # noqa: UP007
+Row = tuple[Union[Op, None], ...]  # the ops of a step; None if the program has none  # noqa: UP007
 Numbered = list[tuple[int, Operand]]  # an operand of several steps, with their numbers
 
 
@@ -94,7 +94,7 @@ class Steps:
             is_regular = all(at == (t - back, place) for t, at in read)
             is_regular &= len(starts) == back and len(starts) + len(read) == len(operands)
             begins = all(isinstance(x, Scalar) or x not in self.position for x in starts)
-            if 0 <= back <= MAX_STEPS_BACK and is_regular and begins:
+            if 0 <= back <= MAX_STEPS_READ_BACK and is_regular and begins:
                 return InStep(place, back, starts)
             raise NotALoopError(f"{last.name} is not read by the same step everywhere")
         views = [(t, self.producers[x]) for t, x in _values(operands) if x in self.producers]
@@ -167,7 +167,10 @@ Users = Mapping[Value, Sequence[Op]]
 
 
 def _with_step_before(steps: Steps, users: Users) -> Row:
-    """Return the ops of the step before the first one: those that compute its start values."""
+    """Return the step before the first one.
+
+    It has the ops that compute the start values, and the ops at other places that read these.
+    """
     found: dict[int, Op] = {}
     for place in steps.places:
         for source in place.sources:
@@ -189,12 +192,7 @@ def _match_producers(steps: Steps, place: int, value: Value, found: dict[int, Op
     while work:
         k, v = work.pop()
         op, aligned = steps.producers.get(v), steps.places[k]
-        if (
-            k in found
-            or op is None
-            or v in steps.position
-            or not _matches(steps, op, aligned, found)
-        ):
+        if k in found or op is None or not _matches(steps, op, aligned, found):
             continue
         found[k] = op
         for source, x in zip(aligned.sources, op.operands, strict=True):
@@ -203,7 +201,7 @@ def _match_producers(steps: Steps, place: int, value: Value, found: dict[int, Op
 
 
 def _with_step_after(steps: Steps, users: Users) -> Row:
-    """Return the ops of the step after the last one, without those that nobody needs."""
+    """Return the step after the last one. An op that is not in the program is None."""
     found: dict[int, Op] = {}
     for k, place in enumerate(steps.places):
         expected = [_operand_after(steps, source, found) for source in place.sources]
@@ -239,9 +237,8 @@ def _start_after(steps: Steps, place: Aligned) -> tuple[int, ...]:
 
 def _matches(steps: Steps, op: Op, place: Aligned, found: Mapping[int, Op]) -> bool:
     """Whether an op may be at a place of the step before the first one."""
-    if (op.kind, len(op.operands)) != (place.op.kind, len(place.op.operands)):
-        return False
-    if form_key(op) != form_key(place.op):  # the operands' types may differ: a start is a number
+    # the operands' types may differ: a start value may be a number
+    if len(op.operands) != len(place.op.operands) or form_key(op) != form_key(place.op):
         return False
     if any(r in steps.position for r in op.results):
         return False

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tofuse.backends.cpu.llvm.function_emitter import FunctionEmitter
 from tofuse.backends.cpu.llvm.ir_text import MEMORY_TYPES, REGISTER_TYPES, literal, vector_type
 from tofuse.backends.cpu.llvm.scratch_accumulators import fill
-from tofuse.cost.thresholds import MAX_CARRY_IN_REGISTERS
-from tofuse.ir.dims import SymDim
+from tofuse.cost.thresholds import MAX_CARRY_BYTES_IN_REGISTERS
+from tofuse.ir.dims import SymDim, product
 from tofuse.ir.graph import Scalar
 from tofuse.ir.kernel import Next, Previous, Scan
 from tofuse.ir.nest import Carry, Scratch
@@ -86,4 +86,7 @@ def _fill_stack_array(emitter: FunctionEmitter, array: Scratch, start: float | i
 
 def _fits_registers(array: Scratch) -> bool:
     elements = array.elements
-    return isinstance(elements, int) and elements * array.dtype.itemsize <= MAX_CARRY_IN_REGISTERS
+    return (
+        isinstance(elements, int)
+        and elements * array.dtype.itemsize <= MAX_CARRY_BYTES_IN_REGISTERS
+    )

@@ -16,7 +16,7 @@ from tofuse.cost.thresholds import (
     CPU_TRANSPOSE_TILE,
     MAX_CACHED_COLUMNS,
     MAX_COLUMNS_PER_TASK,
-    MAX_LANE_AXES,
+    MAX_RECURRENCE_VECTOR_AXES,
     MAX_TASK_ELEMENTS,
     MIN_TASK_ELEMENTS,
     PARAMETER_CACHE_BYTES,
@@ -65,7 +65,7 @@ def candidate_schedules(kernel: Kernel, target: Target) -> Iterator[Schedule]:
     # steps of a recurrence are not lanes of a vector
     lane_axes = [a for a in k.by_stride if a not in k.recurrent] or list(k.by_stride)
     lane_axes.sort(key=lambda a: (_vector_score(k, a), -ord(a[-1])), reverse=True)
-    for vector in lane_axes[: MAX_LANE_AXES if k.recurrent else 1]:
+    for vector in lane_axes[: MAX_RECURRENCE_VECTOR_AXES if k.recurrent else 1]:
         yield _schedule(k, vector, target)
 
 
