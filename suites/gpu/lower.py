@@ -84,7 +84,7 @@ def _partition(graph: AtenGraph, contract: bool) -> tuple[Partition, CodegenCont
     memory = captured.eager_memory
     assert memory is not None
     saved = frozenset(memory.saved_arguments if graph.phase == "backward" else ())
-    optimized = optimized_graph(captured, graph.phase)
+    optimized = optimized_graph(captured, graph.phase, captured.graph)
     if contract:
         results = {r for op in optimized.ops for r in op.results}
         optimized = contract_products(optimized, results)

@@ -14,19 +14,10 @@ from tofuse.graph_partition import Partition
 from tofuse.ir.graph import Graph
 from tofuse.ir.product_chain import ProductChain
 from tofuse.ir.region import Region
-from tofuse.passes.batch.remarks import missed_batching_remarks
-from tofuse.passes.reroll.reroll import has_loops, unrolled_loop_remarks
 from tofuse.plan.launch_groups import describe_groups, launch_count
 from tofuse.report.call_times import TimeSpan
 from tofuse.report.model import GraphReport, KernelReport, LibraryCall
 from tofuse.report.region_report import RegionReport
-
-
-def with_remarks(part: Partition, captured: Graph, graph: Graph) -> Partition:
-    """Return the partition of `graph` with verdicts on branches and loops that passes left."""
-    remarks = missed_batching_remarks(captured, graph)
-    loops = () if has_loops(graph) else unrolled_loop_remarks(captured)
-    return replace(part, verdicts=(*part.verdicts, *remarks, *loops))
 
 
 def graph_report(

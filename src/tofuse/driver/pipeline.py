@@ -47,7 +47,7 @@ from tofuse.driver.choice import Choice
 from tofuse.driver.codegen import CodegenContext, generate_kernels
 from tofuse.driver.compiled_graph import CompiledGraph, graph_findings
 from tofuse.driver.context import CompileContext
-from tofuse.driver.graph_report import add_memory, graph_report, with_remarks
+from tofuse.driver.graph_report import add_memory, graph_report
 from tofuse.driver.library_products import library_products, product_rejection
 from tofuse.driver.link import (
     LinkedProgram,
@@ -87,6 +87,7 @@ from tofuse.ir.region import Region, Side
 from tofuse.ir.rules import Reason
 from tofuse.ir.schedule import Target
 from tofuse.passes.batch.batch_branches import batch_branches
+from tofuse.passes.batch.remarks import missed_batching_remarks
 from tofuse.passes.canonicalize_views import canonicalize_views
 from tofuse.passes.choose_contractions import choose_contractions
 from tofuse.passes.chunk.chunk_rows import chunk_rows
@@ -99,7 +100,7 @@ from tofuse.passes.matvec import matvec
 from tofuse.passes.pad_add_to_concat import pad_add_to_concat
 from tofuse.passes.product_verdicts import explain_products
 from tofuse.passes.propagate_strides import propagate_strides
-from tofuse.passes.reroll.reroll import has_loops, reroll
+from tofuse.passes.reroll.reroll import has_loops, reroll_loops
 from tofuse.passes.simplify import simplify
 from tofuse.passes.unalias_outputs import unalias_outputs
 from tofuse.plan.build import build_plan
@@ -203,7 +204,8 @@ def compile_captured(
     """
     config = compile_context.config
     log = StageLog(phase, config.show, config.dump)
-    graph = optimized_graph(captured, phase)
+    rerolled, remarks = reroll_loops(captured.graph)
+    graph = optimized_graph(captured, phase, rerolled)
     log.finish_stage("passes")
     log.log_text("graph", lambda: show_graph(graph))
     memory = captured.eager_memory or EagerMemory(unfused_peak(graph))
@@ -216,7 +218,7 @@ def compile_captured(
     fuse_whole = partial(fuse_part, limit=limited, saved=saved)
     part = fuse_whole(graph)
     if has_loops(graph) and limited is not None and exceeds_limit(part, limited, saved):
-        graph = optimized_graph(captured, phase, rerolls=False)
+        graph = optimized_graph(captured, phase, captured.graph)
         part = fuse_whole(graph)
     log.finish_stage("partition")
     constants, library = [t for _, t in captured.constants], compile_context.library
@@ -239,7 +241,8 @@ def compile_captured(
     log.log_text("source", lambda: "\n".join(g.source for g in generated))
     log.log_text("plan", lambda: repr(program.plan))
 
-    explained = with_remarks(part, captured.graph, graph)
+    remarks = (*missed_batching_remarks(captured.graph, graph), *remarks)
+    explained = replace(part, verdicts=(*part.verdicts, *remarks))
     report = graph_report(phase, captured.graph, explained, program, log.spans)
     report = replace(report, notes=(*captured.notes, *tuned.notes, *report.notes, *missing_notes()))
     report = add_memory(report, memory, limit)
@@ -249,9 +252,9 @@ def compile_captured(
     return CompiledGraph(run, found, artifact)
 
 
-def optimized_graph(captured: CapturedGraph, phase: str, rerolls: bool = True) -> Graph:
-    """Return the graph after all graph passes."""
-    graph = run_graph_passes(reroll(captured.graph) if rerolls else captured.graph)
+def optimized_graph(captured: CapturedGraph, phase: str, rerolled: Graph) -> Graph:
+    """Return the graph after all graph passes; `rerolled` is the captured one after `reroll`."""
+    graph = run_graph_passes(rerolled)
     return unalias_outputs(graph, captured.graph, caller_outputs(captured, phase))
 
 

@@ -16,17 +16,15 @@ from tofuse.analysis.isomorphism import (
 )
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Scalar, Value
 from tofuse.ops.result_types import slice_attrs
-from tofuse.ops.table import OPS, Pattern
 from tofuse.passes.batch.branch_match import (
     ConcatBranches,
     Targets,
     self_contained,
     unbatched_operands,
 )
+from tofuse.passes.batched_attrs import Attrs, batched_attrs, shifted_dims
 from tofuse.passes.rewrite import Rewriter
 from tofuse.passes.toposort import toposort
-
-Attrs = dict[str, Attr]
 
 
 def batch_branches(graph: Graph) -> Graph:
@@ -179,14 +177,14 @@ class _BatchBuilder:
 
         `operands` are values with a batch dimension, or without it and shared by all branches.
         """
-        attrs, inputs = _batched_attrs(op, n), list[Operand]()
+        attrs, inputs = batched_attrs(op, n), list[Operand]()
         for x in op.operands:
             if isinstance(x, Scalar):
                 inputs.append(x)
                 continue
             value, shared = next(operands)
             if shared and op.kind == "take" and not inputs:  # a table that all branches share
-                attrs["dims"] = _shifted_dims(op)
+                attrs["dims"] = shifted_dims(op)
             elif shared:
                 dims = tuple(range(1, len(value.shape) + 1))
                 value = self.add(op, "broadcast", value, shape=(n, *value.shape), dims=dims)
@@ -202,24 +200,3 @@ class _BatchBuilder:
         op = self.rewriter.make_op(kind, operands, like=like, **attrs)
         self.rewriter.emit(op)
         return op.result
-
-
-def _batched_attrs(op: Op, n: int) -> Attrs:
-    """Return the attributes of an op over a batch dimension of extent `n` in front."""
-    attrs = dict(op.attrs)
-    if OPS[op.kind].pattern is Pattern.ELEMENTWISE:
-        return attrs
-    for name, extent in {"shape": n, "start": 0, "step": 1, "low": 0, "high": 0}.items():
-        if name in attrs:
-            attrs[name] = (extent, *op.dims(name))
-    if "dim" in attrs:
-        attrs["dim"] = op.int("dim") + 1
-    if "dims" in attrs:
-        batch = () if OPS[op.kind].pattern is Pattern.REDUCE else (0,)
-        attrs["dims"] = (*batch, *_shifted_dims(op))
-    return attrs
-
-
-def _shifted_dims(op: Op) -> tuple[int, ...]:
-    """Return the attribute `dims` shifted by the batch dimension; -1 means no dimension."""
-    return tuple(d + 1 if d >= 0 else d for d in op.ints("dims"))

@@ -11,6 +11,7 @@ from tofuse.ir.graph import Attr, Loc, Op, Operand, Scalar, Value
 from tofuse.ir.recurrence import Recurrence, StepOp, StepOperand
 from tofuse.ir.types import DType
 from tofuse.ops.table import OPS, Pattern
+from tofuse.passes.batched_attrs import batched_attrs
 from tofuse.passes.reroll.steps import (
     Aligned,
     Fixed,
@@ -202,7 +203,7 @@ class StepBatcher:
         if op.kind == "slice" and aligned.stride:
             return self._moving_slice(aligned)
         operands = [self._operand(source, op) for source in aligned.sources]
-        attrs = _batched_attrs(op, self.count)
+        attrs = batched_attrs(op, self.count)
         return self.add(op.kind, *operands, like=like, **attrs)
 
     def _moving_slice(self, aligned: Aligned) -> Value:
@@ -256,32 +257,6 @@ class StepBatcher:
             shape, dims = (self.count, *x.shape), tuple(range(1, len(x.shape) + 1))
             self._spread[x] = self.add("broadcast", x, like=like, shape=shape, dims=dims)
         return self._spread[x]
-
-
-def _batched_attrs(op: Op, count: int) -> dict[str, Attr]:
-    """Return the attributes of an op whose tensors have one more dimension, the first."""
-    attrs = dict(op.attrs)
-    if "shape" in attrs:
-        attrs["shape"] = (count, *op.dims("shape"))
-    match OPS[op.kind].pattern:
-        case Pattern.ELEMENTWISE:
-            return attrs
-        case Pattern.BROADCAST | Pattern.REDUCE:
-            moved = tuple(d + 1 for d in op.ints("dims"))
-            attrs["dims"] = (0, *moved) if op.kind == "broadcast" else moved
-        case Pattern.VIEW:
-            if op.kind == "permute":
-                attrs["dims"] = (0, *(d + 1 for d in op.ints("dims")))
-            if op.kind == "slice":
-                attrs |= {"start": (0, *op.dims("start")), "step": (1, *op.ints("step"))}
-        case Pattern.CONCAT:
-            if op.kind == "pad":
-                attrs |= {"low": (0, *op.dims("low")), "high": (0, *op.dims("high"))}
-            else:
-                attrs["dim"] = op.int("dim") + 1
-        case pattern:
-            raise AssertionError(pattern)  # not among BATCHED
-    return attrs
 
 
 def _located(aligned: Aligned) -> Op:

@@ -33,13 +33,18 @@ from tofuse.passes.toposort import toposort
 
 def reroll(graph: Graph) -> Graph:
     """Replace the unrolled steps of loops; return `graph` itself if it has none."""
+    return reroll_loops(graph)[0]
+
+
+def reroll_loops(graph: Graph) -> tuple[Graph, tuple[Verdict, ...]]:
+    """Return the graph without unrolled loops, and a verdict on a loop that stays unrolled."""
     keys: dict[Op, Hashable] = {}
     for _ in range(MAX_REROLLED_LOOPS):
         found = _reroll_once(graph, keys)
         if not isinstance(found, Graph):
-            return graph
+            return graph, () if found is None else (found.verdict(graph),)
         graph = found
-    return graph
+    return graph, ()
 
 
 def has_loops(graph: Graph) -> bool:
@@ -47,23 +52,20 @@ def has_loops(graph: Graph) -> bool:
     return any(op.kind == "recurrence" for op in graph.ops)
 
 
-def unrolled_loop_remarks(graph: Graph) -> tuple[Verdict, ...]:
-    """Return a verdict for steps that read the one before and that `reroll` leaves: why."""
-    found = _reroll_once(graph, {})
-    if not isinstance(found, _Unrolled):
-        return ()
-    period, first = found.period, graph.ops[found.period.start]
-    reason = Rule.NOT_REROLLED(period.steps, str(found.reason))
-    names = [r.name for op in (first, graph.ops[period.start + period.length]) for r in op.results]
-    return (Verdict(names[0], names[-1], False, reason, loc=first.loc),) if names else ()
-
-
 @dataclass(frozen=True, eq=False)
 class _Unrolled:
-    """Steps that stay as they are."""
+    """Steps that read the one before, and stay as they are."""
 
     period: Period
     reason: NotALoopError
+
+    def verdict(self, graph: Graph) -> Verdict:
+        """Return the reason, on the edge from the first step to the second."""
+        start, length = self.period.start, self.period.length
+        k = next(k for k in range(start, start + length) if graph.ops[k].results)
+        first, second = graph.ops[k], graph.ops[k + length]
+        reason = Rule.NOT_REROLLED(self.period.steps, str(self.reason))
+        return Verdict(first.result.name, second.result.name, False, reason, loc=first.loc)
 
 
 def _reroll_once(graph: Graph, keys: dict[Op, Hashable]) -> Graph | _Unrolled | None:

@@ -6,7 +6,7 @@ from tofuse.backends.cpu.llvm.function_emitter import FunctionEmitter
 from tofuse.backends.cpu.llvm.ir_text import MEMORY_TYPES, REGISTER_TYPES, literal, vector_type
 from tofuse.backends.cpu.llvm.scratch_accumulators import fill
 from tofuse.cost.thresholds import MAX_CARRY_BYTES_IN_REGISTERS
-from tofuse.ir.dims import SymDim, product
+from tofuse.ir.dims import SymDim
 from tofuse.ir.graph import Scalar
 from tofuse.ir.kernel import Next, Previous, Scan
 from tofuse.ir.nest import Carry, Scratch
