@@ -88,6 +88,11 @@ def _operand(x: Operand, op: Op, env: Mapping[Value, Tensor], sizes: Sizes) -> T
     tensors = [t.dtype for t in op.inputs]
     dtype = tensors[-1] if op.kind != "where" or len(tensors) > 1 else op.result.dtype
     value = x.value if isinstance(x.value, (bool, int, float)) else evaluate(x.value, sizes)
+    return _constant(value, dtype)
+
+
+def _constant(value: bool | int | float, dtype: DType) -> Tensor:
+    """Return a 0-d tensor of the dtype in which ops of `dtype` compute."""
     if isinstance(value, int) and dtype.is_int:  # it wraps, as in eager
         return torch.tensor(value, dtype=torch.int64).to(TO_TORCH[dtype])
     return torch.tensor(value, dtype=_wide(TO_TORCH[dtype]))
@@ -287,10 +292,10 @@ def _recurrence(op: Op, operands: list[Tensor]) -> Tensor:
 def _step_operand(x: StepOperand, values: Sequence[Tensor], op: StepOp) -> Tensor:
     if isinstance(x, int):
         return values[x]
-    tensors = [values[k].dtype for k in op.operands if isinstance(k, int)]
-    dtype = tensors[-1] if op.kind != "where" or len(tensors) > 1 else TO_TORCH[op.dtype]
+    tensors = [FROM_TORCH[values[k].dtype] for k in op.operands if isinstance(k, int)]
+    dtype = tensors[-1] if op.kind != "where" or len(tensors) > 1 else op.dtype
     assert isinstance(x.value, (bool, int, float))
-    return torch.tensor(x.value, dtype=_wide(dtype))
+    return _constant(x.value, dtype)
 
 
 def _contract(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:

@@ -198,49 +198,51 @@ def _reduce(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg
 
 def _scan(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
     dims = self.alignment.operand_dims(op, 0)
-    along = self.alignment.leaves(dims[op.int("dim") : op.int("dim") + 1])
+    axis = _axis_of_steps(self, dims[op.int("dim")], sub, guard)
+    dtype, wide = op.result.dtype.opmath, scan_dtype(op.kind, op.result.dtype)
+    arg = self.operand(op, 0, sub, None)
+    if axis is None:
+        return arg
+    arg = self.in_register(emit_convert(self.compute, arg, dtype, wide), wide)
+    scanned = Scan(self.fresh(), op.kind, arg, axis, bool(op.attr("reverse")), wide)
+    return emit_convert(self.compute, self.add(scanned), wide, dtype)
+
+
+def _axis_of_steps(
+    self: Lowering, dim: list[Atom], sub: Substitution, guard: str | None
+) -> str | None:
+    """Return the axis of a dimension whose steps run in order; None if there is one step."""
+    along = self.alignment.leaves([dim])
     names = {self.axes[a].name for a in along if a in self.axes}
     is_moved = any(a in along or not names.isdisjoint(index.axes) for a, index in sub)
     if is_moved or (sub and guard is not None):  # every step runs, also where the guard fails
         raise LoweringError(Rule.SLICE_OF_SCAN())
     if len(along) > 1:
         raise LoweringError(Rule.SPLIT_SCAN())
-    dtype, wide = op.result.dtype.opmath, scan_dtype(op.kind, op.result.dtype)
-    arg = self.operand(op, 0, sub, None)
-    if not along:
-        return arg
-    arg = self.in_register(emit_convert(self.compute, arg, dtype, wide), wide)
-    axis = self.axes[along[0]].name
-    scanned = Scan(self.fresh(), op.kind, arg, axis, bool(op.attr("reverse")), wide)
-    return emit_convert(self.compute, self.add(scanned), wide, dtype)
+    return self.axes[along[0]].name if along else None
 
 
 def _recurrence(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
     """Emit all states of a recurrence once, and return one of them before each step."""
-    step, along = recurrence_of(op), self.alignment.leaves(self.alignment.value_dims[op.result][:1])
+    step = recurrence_of(op)
     body, steps = exact_key(op.attr("body")), op.int("steps")
-    key = ("recurrence", op.operands, body, step.next, steps, sub)
+    key = (op.operands, body, step.next, steps, sub)
+    axis = _axis_of_steps(self, self.alignment.value_dims[op.result][0], sub, guard)
     if key not in self.recurrences:
-        names = {self.axes[a].name for a in along}
-        is_moved = any(a in along or not names.isdisjoint(index.axes) for a, index in sub)
-        if is_moved or (sub and guard is not None):  # every step runs, also where the guard fails
-            raise LoweringError(Rule.SLICE_OF_SCAN())
-        if len(along) > 1:
-            raise LoweringError(Rule.SPLIT_SCAN())
-        self.recurrences[key] = _emit_states(self, op, step, along, sub)
+        self.recurrences[key] = _emit_states(self, op, step, axis, sub)
     return self.recurrences[key][op.int("state")]
 
 
 def _emit_states(
-    self: Lowering, op: Op, step: Recurrence, along: list[Atom], sub: Substitution
+    self: Lowering, op: Op, step: Recurrence, axis: str | None, sub: Substitution
 ) -> tuple[Arg, ...]:
-    """Emit the steps of a recurrence over an axis; without one, there is one step."""
+    """Emit the steps of a recurrence over an axis; None: there is one step."""
     operands = [self.operand(op, k, sub, None) for k in range(len(op.operands))]
     starts, inputs = operands[: step.states], operands[step.states :]
-    if not along:
+    if axis is None:
         return tuple(starts)
     reads = tuple(dict.fromkeys(x for x in operands if isinstance(x, str)))
-    axis, dtypes = self.axes[along[0]].name, [x.dtype for x in op.inputs]
+    dtypes = [x.dtype for x in op.inputs]
     states: list[str] = []
     for start, dtype in zip(starts, dtypes, strict=False):
         others = tuple(name for name in reads if name != start)

@@ -14,10 +14,10 @@ from tofuse.ops.table import scan_identity
 
 
 class ActiveCarries:
-    """What the loops around carry, by name: `carries`, and the addresses of those in registers."""
+    """What the loops around carry, by name: `active`, and the addresses of those in registers."""
 
     def __init__(self) -> None:
-        self.carries: dict[str, Carry] = {}
+        self.active: dict[str, Carry] = {}
         self.registers: dict[str, str] = {}  # stack slots, which LLVM promotes
 
     def begin(self, emitter: FunctionEmitter, carry: Carry) -> None:
@@ -26,7 +26,7 @@ class ActiveCarries:
         It is zero if the start value is a tensor, which `previous` selects in the first iteration.
         """
         s, f = carry.stmt, emitter.f
-        self.carries[s.name] = carry
+        self.active[s.name] = carry
         start: float | int = 0
         if isinstance(s, Scan):
             start = scan_identity(s.op, s.dtype)
@@ -45,7 +45,7 @@ class ActiveCarries:
         ty = vector_type(REGISTER_TYPES[s.dtype], emitter.lanes)
         carried: list[str] = []
         for u in range(emitter.unroll):
-            array = self.carries[s.name].array
+            array = self.active[s.name].array
             if array is None:
                 carried.append(emitter.f.let(f"load {ty}, ptr {self.registers[s.name]}"))
             else:
@@ -62,7 +62,7 @@ class ActiveCarries:
 
     def next(self, emitter: FunctionEmitter, s: Next) -> None:
         """Hand a value over to the next step."""
-        values, array = emitter.operands(s.arg, s.dtype), self.carries[s.previous].array
+        values, array = emitter.operands(s.arg, s.dtype), self.active[s.previous].array
         for u, value in enumerate(values):
             if array is None:
                 ty = vector_type(REGISTER_TYPES[s.dtype], emitter.lanes)

@@ -20,7 +20,7 @@ from tofuse.ops.table import PREDICATES, scan_identity
 def emit_scan(emitter: FunctionEmitter, carries: ActiveCarries, scan: Scan) -> None:
     """Define the values of a scan at the current iterations, and carry the last one."""
     values = emitter.operands(scan.arg, scan.dtype)
-    array = carries.carries[scan.name].array
+    array = carries.active[scan.name].array
     if array is not None:
         combined = []
         for u, x in enumerate(values):
