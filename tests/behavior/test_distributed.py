@@ -1,6 +1,7 @@
 """Training on two ranks: the rows of `make distributed`, and what they do not show."""
 
 import json
+import re
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -255,7 +256,7 @@ def operands_in_flight(rank, ranks):
         x, w = torch.randn(512, 64, generator=draw), torch.randn(64, 64, generator=draw)
         torch.testing.assert_close(compiled(x, w), gathered_beside(x, w), rtol=1e-3, atol=1e-3)
     plan = tofuse.explain(gathered_beside, strict=True)(x, w).graphs[0].plan
-    assert "mul_sin_3(t_mm, t_mm_1, t_mm_1)" in plan, plan
+    assert re.search(r"mul_sin_\d\(t_mm, t_mm_1, t_mm_1\)", plan), plan
 
 
 def compiled_data_parallel(rank, ranks):

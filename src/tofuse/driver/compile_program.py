@@ -382,6 +382,7 @@ def trace_graphs(
             decompose_random="llvm" in context.config.executors,
             claims=context.claims,
             has_symbolic_floats=bool(symbolic_floats(gm)),
+            trains=_requires_grad(gm),
         ),
         keep_inference_input_mutations=graphs.inference_only,
     )

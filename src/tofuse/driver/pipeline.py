@@ -214,7 +214,7 @@ def compile_captured(
     target = compile_context.target(thread_count())
     oracle = cost_oracle(target, assumed_machine(target, config))
     limited = None if captured.has_derived_sizes else limit
-    fuse_part = partial(fuse, oracle=oracle, config=config, fuel=fuel)
+    fuse_part = partial(fuse, oracle=oracle, config=config, fuel=fuel, trains=phase != "inference")
     fuse_whole = partial(fuse_part, limit=limited, saved=saved)
     part = fuse_whole(graph)
     if has_loops(graph) and limited is not None and exceeds_limit(part, limited, saved):
@@ -266,11 +266,15 @@ def fuse(
     oracle: CostOracle,
     config: Config,
     fuel: int | None = None,
+    trains: bool = False,
 ) -> Partition:
-    """Partition the graph into regions that hold at most `limit` bytes; warn of failed hints."""
+    """Partition the graph into regions that hold at most `limit` bytes; warn of failed hints.
+
+    `trains`: it is a forward with a backward, or a backward.
+    """
     evaluator = RegionEvaluator(oracle.evaluate, oracle.costs_of, oracle.lowerings)
     exact, rejection = config.rounds_as_eager, product_rejection(config)
-    partition_graph = partial(partition, fuel=fuel, exact=exact, rejection=rejection)
+    partition_graph = partial(partition, fuel=fuel, exact=exact, rejection=rejection, trains=trains)
     part = partition_within_memory_limit(
         split_reductions(graph, oracle.costs_of),
         partition_graph,
@@ -294,11 +298,13 @@ def partition(
     fuel: int | None = None,
     exact: bool = False,
     rejection: Reason | None = None,
+    trains: bool = False,
 ) -> Partition:
     """Form regions, rewrite the graph by what they show, and form regions again.
 
     `in_place_concats`: operands of concats may be written into the concat; otherwise each has
-    memory of its own. `rejection`: why no kernel computes products; the rest: see `form_regions`.
+    memory of its own. `rejection`: why no kernel computes products; `trains`: see `fuse`; the rest:
+    see `form_regions`.
     """
     costs_of = evaluator.costs_of
 
@@ -308,7 +314,9 @@ def partition(
     def form_first(graph: Graph, sides: Mapping[str, Side]) -> Partition:
         return form(eliminate_concats(graph, costs_of, in_place_concats), sides)
 
-    found = choose_contractions(graph, form_first, evaluator.region_us, costs_of, rejection)
+    found = choose_contractions(
+        graph, form_first, evaluator.region_us, costs_of, rejection, trains=trains
+    )
     rewritten = fold_epilogues(part := found.partition)
     if in_place_concats:
         rewritten = eliminate_stored_concats(rewritten, part, costs_of)

@@ -21,8 +21,8 @@ class Rule(Enum):
     LIBRARY_CALL = "library call"
     COLLECTIVE = "a collective, or the wait for its result"
     SLOWER_PRODUCT = (
-        "library call: {} us for the products of a kernel, with a write and a read of their "
-        "second factors; that kernel would take {} us"
+        "library call: {} us for the products of a kernel and what it computes beside them, in "
+        "kernels of their own; that kernel would take {} us"
     )
     SHARED_WEIGHT = "library call: its second factor is read elsewhere, too"
     SEPARATE_WEIGHT = "library call: loops that the product cannot join compute its second factor"

@@ -15,9 +15,9 @@ from functools import partial
 
 from tofuse.analysis.alias import is_view, view_chain
 from tofuse.analysis.reachability import reachable
-from tofuse.cost.bandwidth import traffic_us
 from tofuse.cost.library import op_us
 from tofuse.cost.target_costs import CostsOf
+from tofuse.cost.thresholds import MAX_BLOCKED_FLOAT32_WEIGHT_L2_SHARE, MIN_PRODUCT_GAIN
 from tofuse.graph_partition import Partition
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_forbidden
@@ -55,27 +55,31 @@ def choose_contractions(
     costs_of: CostsOf,
     rejection: Reason | None = None,
     *,
+    trains: bool = False,
     single: frozenset[Value] = frozenset(),
 ) -> Contractions:
     """Form regions of a graph in which kernels compute products, unless a `rejection` forbids it.
 
     A product stays a call of the library if it cannot join the kernel that computes its weight or
     the one that reads its result, or if it has many rows and `region_us`, the predicted time of its
-    kernel, is more than the call's. Chains that begin with `single` products are computed once.
+    kernel, is more than the call's. Chains that begin with `single` products are computed once. A
+    graph that `trains` has sums over the rows of products, which would take products out of blocks.
     """
     reasons = _general_reasons(graph, costs_of)
     if rejection is not None:
         return Contractions(form_regions(graph, {}), dict.fromkeys(reasons, rejection))
     duplicated = duplicate_chains(graph, costs_of, single)
     original, graph, sides = graph, duplicated.graph, duplicated.sides
-    decoded, faster = decoded_products(graph, costs_of), faster_products(graph, costs_of)
+    decoded, faster = decoded_products(graph, costs_of), faster_products(graph, costs_of, trains)
     producers, candidates = graph.producers(), chained_products(graph, costs_of)
     dependent = _dependents_in_kernels(graph, candidates)
     alone = frozenset(v for v in decoded | faster if weight_of(producers[v]) not in dependent)
     few = frozenset(v for v in alone if _has_few_rows(producers[v], producers, costs_of))
     chosen, attention = alone | candidates, attention_calls(graph, costs_of)
     choose_again = partial(
-        choose_contractions, original, form_regions, region_us, costs_of, rejection
+        choose_contractions,
+        *(original, form_regions, region_us, costs_of, rejection),
+        trains=trains,
     )
     if failed := _failed_copies(duplicated, chosen):
         return choose_again(single=single | duplicated.beside(failed))
@@ -129,9 +133,9 @@ def _slower_products(
     region_us: Callable[[Region, Partition], float],
     costs_of: CostsOf,
 ) -> dict[Value, Reason]:
-    """Return the chosen products whose kernel takes longer than the library, with both times.
+    """Return the chosen products whose kernel takes longer than separate calls, with both times.
 
-    The library's includes one write and one read of the weight.
+    These are the library's for the products, and kernels for what the kernel computes beside them.
     """
     users = part.graph.users()
 
@@ -143,22 +147,49 @@ def _slower_products(
         if not results:
             continue
         machine = costs_of(products[0].result.type.device).machine
-        calls = sum(op_us(op, machine) for op in products)
-        weights = sum(size_hint(op.inputs[1].type.numel) * DType.F32.itemsize for op in products)
-        library, kernel = calls + 2 * traffic_us(machine, weights), region_us(region, part)
-        if kernel > library:
-            reason = Rule.SLOWER_PRODUCT(f"{library:,.1f}", f"{kernel:,.1f}")
+        rest = [op for op in region.ops if op not in products]
+        parts = _connected_parts(rest, region, users)
+        separate = sum(op_us(op, machine) for op in products)
+        separate += sum(region_us(r, part) for r in parts)
+        kernel = region_us(region, part)
+        if kernel * (1.0 if parts else MIN_PRODUCT_GAIN) > separate:
+            reason = Rule.SLOWER_PRODUCT(f"{separate:,.1f}", f"{kernel:,.1f}")
             found |= dict.fromkeys(results, reason)
     return found
 
 
-def faster_products(graph: Graph, costs_of: CostsOf) -> frozenset[Value]:
+def _connected_parts(
+    ops: Sequence[Op], region: Region, users: Mapping[Value, Sequence[Op]]
+) -> list[Region]:
+    """Return the regions of some ops of a region; ops are in one if one reads the other's result.
+
+    Views alone are none.
+    """
+    part_of: dict[Op, set[Op]] = {}
+    producers = {r: op for op in ops for r in op.results}
+    for op in ops:
+        joined = {id(part): part for v in op.inputs if (part := part_of.get(producers.get(v, op)))}
+        *smaller, largest = sorted(joined.values(), key=len) or [set[Op]()]
+        largest.update(*smaller, (op,))
+        part_of |= dict.fromkeys((op, *(o for part in smaller for o in part)), largest)
+    found = []
+    for part in {id(part): part for part in part_of.values()}.values():
+        inside = tuple(op for op in ops if op in part)
+        results = [r for op in inside for r in op.results]
+        read = [v for v in results if v in region.outputs or not part.issuperset(users.get(v, ()))]
+        stored = dict.fromkeys(view_chain(v, producers)[-1] for v in read)
+        if not all(map(is_view, inside)):
+            found.append(Region(region.name, inside, tuple(v for v in stored if v in results)))
+    return found
+
+
+def faster_products(graph: Graph, costs_of: CostsOf, trains: bool = False) -> frozenset[Value]:
     """Return the results of products with weights in memory that kernels compute faster."""
     products = (op for op in graph.ops if op.kind == "opaque" and is_contractible(op))
-    return frozenset(op.result for op in products if _is_faster(op, costs_of))
+    return frozenset(op.result for op in products if _is_faster(op, costs_of, trains))
 
 
-def _is_faster(product: Op, costs_of: CostsOf) -> bool:
+def _is_faster(product: Op, costs_of: CostsOf, trains: bool) -> bool:
     weight, rows = weight_of(product), product.result.shape[-2]
     costs, elements = costs_of(weight.type.device), size_hint(weight.type.numel)
     limits = costs.streamed_rows.get(weight.dtype, ())
@@ -166,6 +197,9 @@ def _is_faster(product: Op, costs_of: CostsOf) -> bool:
     if isinstance(rows, int) and 0 < rows <= most and elements and weight.layout[-2] == 1:
         return True
     is_shared = len(weight.shape) == 2
+    if weight.dtype is DType.F32:
+        most_bytes = MAX_BLOCKED_FLOAT32_WEIGHT_L2_SHARE * costs.machine.l2_bytes
+        is_shared = is_shared and not trains and DType.F32.itemsize * elements <= most_bytes
     return is_shared and size_hint(rows) >= costs.blocked_rows.get(weight.dtype, math.inf)
 
 

@@ -243,3 +243,50 @@ def test_images_of_bfloat16_are_converted(dtype):
     assert (NOTE in notes(f, x, w)) == (dtype is torch.bfloat16)
     torch._dynamo.reset()
     torch.testing.assert_close(tofuse.compile(f)(x, w), f(x, w), rtol=5e-2, atol=5e-1)
+
+
+def separable(norm=True):
+    """Return a separable block with a scale for each channel, as mobile networks have it."""
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2, 1, bias=not norm),
+        nn.Conv2d(8, 24, 1),
+        nn.BatchNorm2d(24) if norm else nn.Identity(),
+        nn.Hardswish(),
+        nn.Conv2d(24, 24, 3, padding=1, groups=24),
+        nn.ReLU(),
+        Scaled(24),
+        nn.Conv2d(24, 16, 1, stride=2),
+    )
+
+
+class Scaled(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.reduce, self.expand = nn.Conv2d(channels, 4, 1), nn.Conv2d(4, channels, 1)
+
+    def forward(self, x):
+        means = x.mean((2, 3), keepdim=True)
+        return x * F.hardsigmoid(self.expand(F.relu(self.reduce(means))))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 3, 16, 16), (2, 3, 17, 23), (3, 3, 1, 5), (0, 3, 8, 8)])
+@pytest.mark.parametrize("norm", [True, False])
+def test_separable_convolutions(norm, shape, dtype):
+    model, x = separable(norm).eval().to(dtype), torch.randn(shape).to(dtype)
+    with torch.no_grad():
+        want, got = model(x), tofuse.compile(model, hand_back=False)(x)
+        exact = separable(norm).eval().double()
+        exact.load_state_dict({k: v.double() for k, v in model.state_dict().items()})
+        exact = exact(x.double())
+    assert got.stride() == want.stride() and got.dtype == dtype
+    error, eager = ((t.double() - exact).abs().amax() if t.numel() else 0 for t in (got, want))
+    assert error <= 2 * eager + 1e-5
+
+
+def test_separable_networks_are_converted_in_inference_only():
+    model, x = separable().eval(), torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        assert "are channels last" in notes(model, x)
+    torch._dynamo.reset()
+    assert "are channels last" not in notes(model, x)

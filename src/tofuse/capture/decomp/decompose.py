@@ -10,7 +10,11 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from tofuse.capture.decomp.decompose_checks import CHECKED_DECOMPOSITIONS, decompose_if
-from tofuse.capture.decomp.decompose_convolution import convolution, convolution_backward
+from tofuse.capture.decomp.decompose_convolution import (
+    convolution,
+    convolution_backward,
+    inference_convolution,
+)
 from tofuse.capture.decomp.decompose_elementwise import (
     ELEMENTWISE_DECOMPOSITIONS,
     SYMBOLIC_FLOAT_DECOMPOSITIONS,
@@ -45,20 +49,22 @@ def decompositions(
     decompose_random: bool = True,
     claims: ClaimPredicate = claim_nothing,
     has_symbolic_floats: bool = False,
+    trains: bool = False,
 ) -> dict[OpOverload, Decomposition]:
     """Return the decompositions by ATen overload.
 
     Calls that an executor claims are not decomposed. With `has_symbolic_floats`, operators with a
-    symbolic factor are, so that the factor is read from memory.
+    symbolic factor are, so that the factor is read from memory. Pointwise convolutions are products
+    of matrices, unless the program `trains`: the library's calls are faster for its gradients.
     """
-    table = _table(decompose_random)
+    table = _table(decompose_random, trains)
     if has_symbolic_floats:
         table = {**table, **SYMBOLIC_FLOAT_DECOMPOSITIONS}
     return skip_claimed_calls(table, claims, _kept_with_eager_results())
 
 
 @functools.cache
-def _table(decompose_random: bool) -> Mapping[OpOverload, Decomposition]:
+def _table(decompose_random: bool, trains: bool) -> Mapping[OpOverload, Decomposition]:
     names = frozenset(" ".join(TORCH_DECOMPOSITIONS).split())
     table: dict[OpOverload, Decomposition] = {
         op: rule
@@ -78,6 +84,8 @@ def _table(decompose_random: bool) -> Mapping[OpOverload, Decomposition]:
     table.update(PADDING_DECOMPOSITIONS)
     if decompose_random:
         table.update(RANDOM_DECOMPOSITIONS)
+    if not trains:
+        table[aten.convolution.default] = inference_convolution
     table = {op: keep_if_out_of_range(op, rule) for op, rule in table.items()}
     table = {op: as_operator_returns(op, rule) for op, rule in table.items()}
     return {**_kept_with_eager_results(), **table}

@@ -23,6 +23,21 @@ def convolution(image: Tensor, weight: Tensor, *rest: object) -> Tensor:
     return NotImplemented if converted is weight else aten.convolution(image, converted, *rest)
 
 
+def inference_convolution(
+    image: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    *rest: object,
+) -> Tensor:
+    """Multiply matrices if windows are pixels with adjacent channels; else as `convolution`."""
+    _, transposed, _, groups = rest
+    if not (transposed or any(padding)) and groups == 1 and _is_product(image, weight):
+        return _product(image, weight, bias, stride)
+    return convolution(image, weight, bias, stride, padding, *rest)
+
+
 def convolution_backward(
     grad: Tensor,
     image: Tensor,
@@ -54,6 +69,24 @@ def convolution_backward(
     if mask[2]:
         gradients[2] = grad.sum([d for d in range(grad.dim()) if d != 1])
     return gradients[0], gradients[1], gradients[2]
+
+
+def _is_product(image: Tensor, weight: Tensor) -> bool:
+    """Return whether windows are pixels, and the channels of each pixel are adjacent."""
+    if image.dim() != 4 or tuple(weight.shape[2:]) != (1, 1):
+        return False
+    is_pixel = tuple(image.shape[2:]) == (1, 1)
+    return is_pixel or suggest_memory_format(image) is torch.channels_last
+
+
+def _product(image: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int]) -> Tensor:
+    """Return a convolution by windows of one pixel, as a product of matrices."""
+    if any(n != 1 for n in stride):
+        image = image[:, :, :: stride[0], :: stride[-1]]
+    pixels, matrix = image.permute(0, 2, 3, 1), weight.flatten(1).t()
+    rows = pixels.reshape(-1, pixels.shape[-1])
+    product = rows @ matrix if bias is None else torch.addmm(bias, rows, matrix)
+    return product.view(*pixels.shape[:-1], weight.shape[0]).permute(0, 3, 1, 2)
 
 
 def _in_image_layout(image: Tensor, weight: Tensor) -> Tensor:

@@ -41,12 +41,13 @@ def channels_last(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     become faster.
     """
     convolutions = _convolutions(gm)
-    fewest = MIN_TRAINED_CHANNELS_LAST_CONVOLUTIONS if _is_trained(gm) else 1
+    is_trained = _is_trained(gm)
+    fewest = MIN_TRAINED_CHANNELS_LAST_CONVOLUTIONS if is_trained else 1
     if not CAN_VMAP or len(convolutions) < fewest:
         return gm, ()
     images = {n: node_nbytes(n.args[0]) + node_nbytes(n) for n in convolutions}
-    gaining = sum(nbytes for n, nbytes in images.items() if _gains(n))
-    if 2 * gaining < sum(images.values()):
+    gaining = sum(nbytes for n, nbytes in images.items() if _gains(n, is_trained))
+    if (2 if is_trained else 4) * gaining < sum(images.values()):
         return gm, ()
     calls = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
     if any(map(_observes_layout, calls)) or not _results_are_restorable(gm):
@@ -83,14 +84,18 @@ def _convolutions(gm: GraphModule) -> list[Node]:
 
 
 def _is_convolution(node: Node) -> bool:
-    """Return whether a call is a 2-D convolution of a contiguous image on the CPU."""
+    """Return whether a call is a 2-D convolution of a contiguous image on the CPU.
+
+    Images without elements are left out: one layout cannot be told from the other.
+    """
     if node.target is not torch.conv2d or len(node.args) < 2:
         return False
     image = example_tensor(node.args[0])
     if image is None or example_tensor(node) is None:
         return False
     supported = image.dim() == 4 and on_host(image) and image.dtype in DTYPES
-    return supported and image.is_contiguous()
+    is_empty = any(isinstance(n, int) and n == 0 for n in image.shape)
+    return supported and not is_empty and image.is_contiguous()
 
 
 def _window_size(node: Node) -> int:
@@ -98,14 +103,15 @@ def _window_size(node: Node) -> int:
     return 1 if weight is None else int(weight.shape[2] * weight.shape[3])
 
 
-def _gains(node: Node) -> bool:
+def _gains(node: Node, is_trained: bool) -> bool:
     """Return whether the library computes a convolution faster on channels-last images.
 
     Pointwise convolutions are matrix products in either layout, and depthwise ones are kernels of
     ours in the default layout.
     """
     weight = example_tensor(node.args[1])
-    return _window_size(node) > 1 and weight is not None and weight.shape[1] > 1
+    is_depthwise = weight is not None and weight.shape[1] == 1
+    return _window_size(node) > 1 and not (is_trained and is_depthwise)
 
 
 def _observes_layout(node: Node) -> bool:

@@ -64,7 +64,7 @@ def compile_program(
         bw_compiler=graphs.compiler("backward"),
         inference_compiler=graphs.compiler("inference"),
         partition_fn=graphs.partition,
-        decompositions=decompositions(claims=claims),
+        decompositions=decompositions(claims=claims, trains=_trains(tensors)),
         keep_inference_input_mutations=graphs.inference_only,
     )
     tracing_context = tracing(TracingContext(FakeTensorMode()))
@@ -202,3 +202,8 @@ SUBSTITUTES: dict[Function, Function] = {
     F.dropout: dropout,
     torch.dropout: dropout,
 }
+
+
+def _trains(tensors: Sequence[torch.Tensor]) -> bool:
+    """Return whether a call may have a backward."""
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)

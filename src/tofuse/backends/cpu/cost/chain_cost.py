@@ -12,7 +12,12 @@ from tofuse.backends.cpu.cost.threads import threads_worth
 from tofuse.cost.bandwidth import traffic_us
 from tofuse.cost.kernel_cost import Cost
 from tofuse.cost.machine import Machine
-from tofuse.cost.thresholds import CHAIN_REJECTION_MARGIN, PACKED_COLUMNS, PACKED_RATE
+from tofuse.cost.thresholds import (
+    CHAIN_BLOCK_L2_SHARE,
+    CHAIN_REJECTION_MARGIN,
+    PACKED_COLUMNS,
+    PACKED_RATE,
+)
 from tofuse.cost.work import kernel_work
 from tofuse.ir.dims import size_hint
 from tofuse.ir.nest import Nest
@@ -35,13 +40,15 @@ def chain_cost(chain: ProductChain, machine: Machine) -> Cost:
     packs_ns = sum(_pack_ns(chain, p, machine) for p in chain.products)
     threads = max(1, min(machine.threads, blocks))
     threads = min(threads, threads_worth(math.prod(extents.values()), kernel_work(kernel)))
+    stream_us = blocks * _stream_us(chain, replace(machine, threads=threads))
     work_us = blocks * share * nests_us + outer * rows * products_ns / 1e3 + packs_ns / 1e3
-    us = machine.launch_us + work_us * math.ceil(blocks / threads) / blocks
+    us = machine.launch_us + (work_us + stream_us) * math.ceil(blocks / threads) / blocks
     us += machine.parallel_us if threads > 1 else 0.0
     nbytes = int(sum(Footprint(kernel).buffer_bytes().values()))
     launches = 2 * len(chain.products) * machine.launch_us
     stored_us = traffic_us(machine, 2 * outer * rows * _row_bytes(chain))
-    separate_us = us - packs_ns / threads / 1e3 + stored_us + launches
+    only_chain_us = (packs_ns / 1e3 + stream_us) / threads
+    separate_us = us - only_chain_us + stored_us + launches
     return Cost(us, us, 0.0, nbytes, threads, 0.0, separate_us, us)
 
 
@@ -77,6 +84,25 @@ def _product_ns(chain: ProductChain, p: ChainProduct, machine: Machine) -> float
     return flops / (machine.flops * PACKED_RATE * SPEEDUP_OVER_F32[microkernel])
 
 
+def _stream_us(chain: ProductChain, machine: Machine) -> float:
+    """Return the time in which a thread reads all packed factors for a block of rows.
+
+    It is 0 if the L2 cache holds them beside the block.
+    """
+    nbytes = sum(_right_elements(chain, p) for p in chain.products) * DType.F32.itemsize
+    if nbytes <= (1 - CHAIN_BLOCK_L2_SHARE) * machine.l2_bytes:
+        return 0.0
+    is_cached = machine.threads * nbytes <= machine.l3_bytes // 2
+    rate = machine.shared_rate if is_cached else machine.memory_rate
+    return nbytes * machine.threads / rate / 1e3
+
+
+def _right_elements(chain: ProductChain, p: ChainProduct) -> int:
+    """Return the elements of a right factor that all rows of a block share."""
+    depth = math.prod(size_hint(chain.kernel.extent(a)) for a in p.depth)
+    return size_hint(chain.kernel.extent(p.columns)) * depth
+
+
 def _pack_ns(chain: ProductChain, p: ChainProduct, machine: Machine) -> float:
     """Return the ns of one thread to pack all right factors of a product.
 
@@ -84,7 +110,5 @@ def _pack_ns(chain: ProductChain, p: ChainProduct, machine: Machine) -> float:
     """
     kernel = chain.kernel
     around = math.prod(size_hint(kernel.extent(a)) for a in p.around)
-    depth = math.prod(size_hint(kernel.extent(a)) for a in p.depth)
-    elements = size_hint(kernel.extent(p.columns)) * depth
     times = max(around, machine.threads)
-    return times * elements * pack_element_ns(p.right, machine)
+    return times * _right_elements(chain, p) * pack_element_ns(p.right, machine)

@@ -23,6 +23,7 @@ from tofuse.cost.thresholds import (
     LIBRARY_CACHED_ELEMENT_NS,
     LIBRARY_ELEMENT_NS,
     LIBRARY_RATE,
+    MIN_BLOCKED_FLOAT32_PRODUCT_ROWS,
     MIN_BLOCKED_PRODUCT_EXTENT,
     MIN_PRODUCT_GAIN,
     MIN_TILED_PRODUCT_ROWS,
@@ -125,10 +126,13 @@ def blocked_dtypes(target: Target) -> frozenset[DType]:
 def blocked_rows(target: Target) -> Mapping[DType, int]:
     """Return the rows from which blocks compute a product faster than the library does.
 
-    PyTorch's products of bfloat16 keep tiles (AMX) less busy.
+    PyTorch's products of bfloat16 keep tiles (AMX) less busy. Those of float32 are as fast, but
+    blocks save a pass over what is computed with them.
     """
     dtypes = (dtype for dtype in (DType.BF16, DType.F16) if _converts_one_by_one(dtype, target))
     found = dict.fromkeys(dtypes, MIN_BLOCKED_PRODUCT_EXTENT)
+    if target.fma and target.lanes >= AVX2_LANES:
+        found[DType.F32] = MIN_BLOCKED_FLOAT32_PRODUCT_ROWS
     return found | {DType.BF16: MIN_TILED_PRODUCT_ROWS} if target.bf16_tiles else found
 
 
