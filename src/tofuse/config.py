@@ -35,6 +35,7 @@ class Config:
     specialize: bool | None = None
     capture: str = "dynamo"  # "trace": once, as a pure function; see tofuse.capture.trace
     fullgraph: bool = False  # a graph break is an error
+    freeze: bool = False  # parameters are only written in ways that raise their version
     precision: str = "fast"  # "eager": round half precision after every op, as eager does
     fuel: int | None = None  # stop after this number of fusions; see tofuse.bisect
     verify: bool = False  # compare every kernel's results with the reference at every run
@@ -144,6 +145,7 @@ def _config(options: Mapping[str, Option]) -> Config:
         specialize=_specialize(options, fuel),
         capture=str(capture),
         fullgraph=_flag(options, "fullgraph"),
+        freeze=_flag(options, "freeze"),
         precision=str(precision),
         verify=_flag(options, "verify"),
         fuel=fuel,

@@ -28,7 +28,7 @@ DECISION = "decision"
 CACHEABLE = frozenset(
     (
         *("dynamic", "fullgraph", "precision", "strict", "pool_bytes", "memory_budget"),
-        *("cache_dir", "hand_back", "specialize"),
+        *("cache_dir", "freeze", "hand_back", "specialize"),
     )
 )
 log = logging.getLogger(__name__)

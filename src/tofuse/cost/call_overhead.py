@@ -44,6 +44,7 @@ class Prediction:
 
 
 COMPILED_IS_FASTER = Prediction(Faster.COMPILED, "it is predicted to be faster than eager")
+PACKED_IS_FASTER = Prediction(Faster.COMPILED, "eager converts the weights that it has packed")
 
 
 def predict_faster(

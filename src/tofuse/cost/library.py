@@ -30,7 +30,7 @@ def library_us(region: Region, machine: Machine, pooled: bool = False) -> float:
 
 def op_us(op: Op, machine: Machine, pooled: bool = False) -> float:
     """Return the microseconds of an op that PyTorch runs."""
-    if op.kind == "opaque" and str(op.attr("target")).startswith("tofuse."):
+    if op.kind == "opaque" and str(op.attr("target")).startswith("tofuse.seed."):
         return machine.call_us * 0.5
     if is_aten_view(op):
         return machine.call_us
@@ -64,7 +64,7 @@ def library_flops(op: Op) -> float:
             return 2.0 * out * shapes[0][-1]
         case "addmm" | "baddbmm" | "addmv":
             return 2.0 * out * shapes[min(1, len(shapes) - 2)][-1]
-        case "convolution" | "_convolution" | "mkldnn_convolution" if len(shapes) > 1:
+        case "convolution" | "packed_convolution" | "mkldnn_convolution" if len(shapes) > 1:
             return 2.0 * out * math.prod(shapes[1][1:])
         case "convolution_backward" if len(shapes) > 2:
             grad, weight = math.prod(shapes[0]), math.prod(shapes[2][1:])

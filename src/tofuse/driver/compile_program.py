@@ -22,7 +22,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import torch
@@ -50,8 +50,10 @@ from tofuse.capture.dynamo.overlap_guard import overlap_guard
 from tofuse.capture.dynamo.returned_views import returns_symbolic_views, split_returned_views
 from tofuse.capture.dynamo.scalar_inputs import add_scalar_inputs, read_scalars
 from tofuse.capture.dynamo.specialize_sizes import SymbolicProgram, symbolic_program
-from tofuse.capture.fx.node_tensors import module_tensors, symbolic_floats
+from tofuse.capture.fx.node_tensors import module_tensors, requires_grad, symbolic_floats
 from tofuse.capture.pre_autograd.channels_last import channels_last
+from tofuse.capture.pre_autograd.frozen_parameters import freeze_parameters, split_parameter_calls
+from tofuse.cost.call_overhead import PACKED_IS_FASTER
 from tofuse.dispatch.dispatcher import NEW_KEY, Dispatcher
 from tofuse.driver.autotune_program import fastest_program
 from tofuse.driver.capture_record import Captured
@@ -280,12 +282,16 @@ def _compile_variant(
     """
     with compile_lock, compiling_session():
         notes, images_converted = bucket_notes(gm), False
+        if function.context.config.freeze:
+            notes += freeze_parameters(gm)
         for pre_autograd_pass in PRE_AUTOGRAD_PASSES:
             before = gm
             gm, more = pre_autograd_pass(gm)
             notes += more
             images_converted |= pre_autograd_pass is channels_last and gm is not before
-        keep, views = not _requires_grad(gm), split_returned_views(gm)
+        frozen = split_parameter_calls(gm, inputs)
+        gm, inputs = (gm, inputs) if frozen is None else (frozen.program, frozen.inputs)
+        keep, views = not requires_grad(gm), split_returned_views(gm)
         gm = gm if views is None else views.program
         sizes = SizeGuards([*inputs, *symbolic_floats(gm)])
         key = fingerprint(gm, inputs, sizes) if is_cacheable(function.context.config) else None
@@ -295,9 +301,12 @@ def _compile_variant(
             compiled = _load_or_compile(program, inputs, function, keep_mutations=keep)
         if compiled is None:
             compiled = _load_or_compile(program, inputs, function, keep_mutations=not keep)
-        if views is None:
-            return compiled
-        return CompiledProgram(views.bind(compiled.run), compiled.findings)
+        if views is not None:
+            compiled = CompiledProgram(views.bind(compiled.run), compiled.findings)
+        if frozen is not None:
+            findings = replace(compiled.findings, predictions=(PACKED_IS_FASTER,))
+            compiled = CompiledProgram(frozen.bind(compiled.run), findings)
+        return compiled
 
 
 def _load_or_compile(
@@ -382,17 +391,10 @@ def trace_graphs(
             decompose_random="llvm" in context.config.executors,
             claims=context.claims,
             has_symbolic_floats=bool(symbolic_floats(gm)),
-            trains=_requires_grad(gm),
+            trains=requires_grad(gm),
         ),
         keep_inference_input_mutations=graphs.inference_only,
     )
     with complete_backward_trace(gm):
         wrapped: CompiledFunction = innermost_fn(backend(gm, inputs))
     return wrapped
-
-
-def _requires_grad(gm: GraphModule) -> bool:
-    """Return whether a result of Dynamo's program requires grad."""
-    outputs = next(n for n in gm.graph.nodes if n.op == "output").all_input_nodes
-    values = [n.meta.get("example_value") for n in outputs]
-    return any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)

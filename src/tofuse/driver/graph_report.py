@@ -42,7 +42,7 @@ def graph_report(
         LibraryCall(_target(r), phase, _call_reason(r), r.ops[0].loc)
         for r in part.regions
         if r not in generated
-        and not _target(r).startswith("tofuse.")
+        and not _target(r).startswith("tofuse.seed.")
         and not is_eliminated_concat(r.ops[-1])
     ]
     return GraphReport(

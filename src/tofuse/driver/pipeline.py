@@ -28,6 +28,7 @@ from tofuse.capture.pre_autograd.channels_last import channels_last
 from tofuse.capture.pre_autograd.indexing import indexing
 from tofuse.capture.pre_autograd.interpolate import interpolate
 from tofuse.capture.pre_autograd.noop_dropout import noop_dropout
+from tofuse.capture.pre_autograd.pack_convolutions import pack_convolutions
 from tofuse.capture.pre_autograd.preserve_strides import preserve_strides
 from tofuse.capture.pre_autograd.product_gradients import product_gradients
 from tofuse.capture.pre_autograd.replace_functions import replace_functions
@@ -115,7 +116,7 @@ from tofuse.torch_internals.private_names import missing_notes
 # Dynamo's program, before autograd. `vectorize` and `channels_last` return a new program.
 PRE_AUTOGRAD_PASSES = (
     *(noop_dropout, interpolate, replace_functions, sharded_dropout, indexing),
-    *(preserve_strides, vectorize, product_gradients, channels_last),
+    *(preserve_strides, vectorize, product_gradients, channels_last, pack_convolutions),
 )
 
 

@@ -48,7 +48,7 @@ def _is_pure_call(name: str) -> bool:
     operator: object = torch.ops
     for word in name.split("."):
         operator = getattr(operator, word, None)
-    if not isinstance(operator, OpOverload) or operator.namespace != "aten":
+    if not isinstance(operator, OpOverload) or operator.namespace not in ("aten", "tofuse"):
         return False
     return (
         not schema_of(operator).is_mutable

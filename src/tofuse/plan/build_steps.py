@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tofuse.analysis.alias import EXCLUSIVE_RESULTS, MemRef, is_eliminated_concat
+from tofuse.analysis.alias import EXCLUSIVE_RESULTS, MemRef, is_eliminated_concat, packed_operand
 from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.graph_partition import Partition
 from tofuse.ir.call_arguments import CallArguments, TensorRef
@@ -71,6 +71,7 @@ class StepBuilder:
     views: dict[Value, str] = field(default_factory=dict)  # names of views made so far
     exclusive: list[Allocate] = field(default_factory=list)
     allocated_concats: set[Value] = field(default_factory=set)
+    packed: frozenset[Value | None] = frozenset()  # arguments without strides
     operands_to_copy: dict[Value, None] = field(default_factory=dict)  # of concats: by PyTorch
 
     def run(self) -> Plan:
@@ -89,6 +90,7 @@ class StepBuilder:
         self._copy_mutations()
         signature = self.signature
         results = tuple(self._result(k, r) for k, r in enumerate(signature.results))
+        self.packed = frozenset(map(packed_operand, self.partition.graph.ops))
         parameters = tuple(self._parameter(k, a) for k, a in enumerate(signature.arguments))
         symbols = tuple(signature.symbols.items())
         return Plan(self.partition.graph.name, parameters, symbols, tuple(self.steps), results)
@@ -98,7 +100,8 @@ class StepBuilder:
     def _parameter(self, k: int, argument: Value | Dim | None) -> Parameter:
         if isinstance(argument, Value):
             written = any(argument is target for target, _ in self.signature.mutations)
-            return Parameter(variable(argument), argument.layout, written)
+            layout = None if argument in self.packed else argument.layout
+            return Parameter(variable(argument), layout, written)
         return Parameter(self._scalar_name(k), None)
 
     def _scalar_name(self, k: int) -> str:

@@ -14,6 +14,7 @@ from tofuse.analysis.alias.memory_effects import (
     is_eliminated_concat,
     is_view,
     is_wait,
+    packed_operand,
     returns_view,
     starts_collective,
     updates_operand,
@@ -32,7 +33,7 @@ __all__ = [
     "dense_strides", "has_effect", "is_aten_view", "is_collective",
     "is_communication",
     "is_eliminated_concat",
-    "is_view", "is_wait", "operand_slice", "reshape_strides", "returns_view",
+    "is_view", "is_wait", "operand_slice", "packed_operand", "reshape_strides", "returns_view",
     "starts_collective", "updates_operand", "view_chain", "view_memref", "view_ops",
     "visible_strides",
 ]  # fmt: skip

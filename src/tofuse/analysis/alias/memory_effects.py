@@ -14,14 +14,18 @@ ELIMINATED = "eliminated"  # the attribute of a concat whose operands are writte
 
 # Operators without an out variant whose results never share memory with an operand.
 EXCLUSIVE_RESULTS = frozenset(
-    f"aten.{name}.default"
+    f"{name}.default"
     for name in (
-        "convolution",
-        "convolution_backward",
-        "_scaled_dot_product_flash_attention_for_cpu",
-        "_scaled_dot_product_flash_attention_for_cpu_backward",
+        "aten.convolution",
+        "aten.convolution_backward",
+        "aten._scaled_dot_product_flash_attention_for_cpu",
+        "aten._scaled_dot_product_flash_attention_for_cpu_backward",
+        "tofuse.packed_convolution",
     )
 )
+
+# Operators with an operand in a layout of the library's own, and its position. It has no strides.
+PACKED_OPERANDS = {"tofuse.packed_convolution.default": 1}
 
 # Operators that return their first operand with something added or replaced: the result may be
 # written there.
@@ -131,3 +135,9 @@ def is_communication(op: Op) -> bool:
 def has_effect(op: Op) -> bool:
     """Whether an op may write into tensors, or must run for another reason than its results."""
     return op.kind == "opaque" and ("effect", True) in op.attrs
+
+
+def packed_operand(op: Op) -> Value | None:
+    """Return the operand that an op reads in the library's own layout; None if it has none."""
+    position = PACKED_OPERANDS.get(str(op.attr("target"))) if op.kind == "opaque" else None
+    return None if position is None else op.inputs[position]

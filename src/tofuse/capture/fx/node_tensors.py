@@ -45,6 +45,13 @@ def symbolic_floats(gm: GraphModule) -> list[torch.SymFloat]:
     return [x for x in items if isinstance(x, torch.SymFloat)]
 
 
+def requires_grad(gm: GraphModule) -> bool:
+    """Return whether a result of Dynamo's program requires grad."""
+    outputs = next(n for n in gm.graph.nodes if n.op == "output").all_input_nodes
+    values = [n.meta.get("example_value") for n in outputs]
+    return any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
+
+
 def value_tensors(node: Node) -> list[torch.Tensor]:
     """Return the tensors of the value of a node of ATen's graph: one, or those of a tuple."""
     value = node.meta.get("val")

@@ -16,6 +16,7 @@ from torch.fx.node import Argument
 from tofuse.capture.fx.aliases import storage_id, written_tensors
 from tofuse.capture.fx.devices import on_host
 from tofuse.capture.fx.node_tensors import example_tensor, node_nbytes, target_name
+from tofuse.capture.pre_autograd.frozen_parameters import is_frozen
 from tofuse.cost.thresholds import (
     IMAGE_BYTES_PER_WEIGHT_BYTE,
     MIN_TRAINED_CHANNELS_LAST_CONVOLUTIONS,
@@ -47,12 +48,14 @@ def channels_last(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
         return gm, ()
     images = {n: node_nbytes(n.args[0]) + node_nbytes(n) for n in convolutions}
     gaining = sum(nbytes for n, nbytes in images.items() if _gains(n, is_trained))
-    if (2 if is_trained else 4) * gaining < sum(images.values()):
+    frozen = sum(nbytes for n, nbytes in images.items() if _is_packed(n))
+    if (2 if is_trained else 4) * gaining < sum(images.values()) and not frozen:
         return gm, ()
     calls = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
     if any(map(_observes_layout, calls)) or not _results_are_restorable(gm):
         return gm, ()
-    weights = sum(node_nbytes(n.args[1]) for n in convolutions if _window_size(n) > 1)
+    windowed = (n for n in convolutions if _window_size(n) > 1)
+    weights = sum(node_nbytes(n.args[1]) for n in windowed if not _is_packed(n))
     total = sum(images.values())
     if total < IMAGE_BYTES_PER_WEIGHT_BYTE * weights:
         return gm, (NOT_CONVERTED.format(weights=weights / 1e6, images=total / 1e6),)
@@ -101,6 +104,11 @@ def _is_convolution(node: Node) -> bool:
 def _window_size(node: Node) -> int:
     weight = example_tensor(node.args[1])
     return 1 if weight is None else int(weight.shape[2] * weight.shape[3])
+
+
+def _is_packed(node: Node) -> bool:
+    """Return whether `pack_convolutions` packs the weight of a convolution with windows."""
+    return _window_size(node) > 1 and is_frozen(node.args[1])
 
 
 def _gains(node: Node, is_trained: bool) -> bool:
