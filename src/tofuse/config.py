@@ -35,7 +35,7 @@ class Config:
     specialize: bool | None = None
     capture: str = "dynamo"  # "trace": once, as a pure function; see tofuse.capture.trace
     fullgraph: bool = False  # a graph break is an error
-    freeze: bool = False  # parameters are only written in ways that raise their version
+    freeze: bool = False  # writes of parameters show in their version or address
     precision: str = "fast"  # "eager": round half precision after every op, as eager does
     fuel: int | None = None  # stop after this number of fusions; see tofuse.bisect
     verify: bool = False  # compare every kernel's results with the reference at every run
@@ -57,6 +57,11 @@ class Config:
     name: str | None = field(default=None, repr=False, compare=False)  # in logs
     recompile_limit: int | None = field(default=None, repr=False, compare=False)  # None: 256
     isolate_recompiles: bool = field(default=False, repr=False, compare=False)  # a limit per call
+
+    @property
+    def packs_weights(self) -> bool:
+        """Whether calls of parameters alone may be kept, and computed with other roundings."""
+        return self.freeze and not self.rounds_as_eager
 
     @property
     def rounds_as_eager(self) -> bool:

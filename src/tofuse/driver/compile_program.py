@@ -282,7 +282,7 @@ def _compile_variant(
     """
     with compile_lock, compiling_session():
         notes, images_converted = bucket_notes(gm), False
-        if function.context.config.freeze:
+        if function.context.config.packs_weights:
             notes += freeze_parameters(gm)
         for pre_autograd_pass in PRE_AUTOGRAD_PASSES:
             before = gm

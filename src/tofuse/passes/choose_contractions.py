@@ -63,7 +63,7 @@ def choose_contractions(
     A product stays a call of the library if it cannot join the kernel that computes its weight or
     the one that reads its result, or if it has many rows and `region_us`, the predicted time of its
     kernel, is more than the call's. Chains that begin with `single` products are computed once. A
-    graph that `trains` has sums over the rows of products, which would take products out of blocks.
+    kernel of a graph that `trains` sums over the rows of products, and does not run by blocks.
     """
     reasons = _general_reasons(graph, costs_of)
     if rejection is not None:
@@ -163,7 +163,7 @@ def _connected_parts(
 ) -> list[Region]:
     """Return the regions of some ops of a region; ops are in one if one reads the other's result.
 
-    Views alone are none.
+    A part of views only is left out.
     """
     part_of: dict[Op, set[Op]] = {}
     producers = {r: op for op in ops for r in op.results}

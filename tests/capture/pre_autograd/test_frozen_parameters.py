@@ -22,6 +22,17 @@ def layers():
     ).eval()
 
 
+def replace_data(weight):
+    weight.data = weight.data * 2
+    weight.data = weight.data * 0.7  # perhaps where the data was at first
+
+
+def replace_weights(conv):
+    for _ in range(2):
+        conv.weight = None  # its memory is free for the next one
+        conv.weight = nn.Parameter(torch.randn(4, 8, 3, 3))
+
+
 def frozen(model, **options):
     return tofuse.compile(model, freeze=True, hand_back=False, **options)
 
@@ -41,6 +52,9 @@ def check(compiled, model, x):
         lambda m: setattr(m[0].weight, "data", torch.randn(8, 3, 3, 3)),
         lambda m: setattr(m[0], "weight", nn.Parameter(torch.randn(8, 3, 3, 3))),
         lambda m: torch.nn.init.normal_(m[0].weight),
+        lambda m: replace_weights(m[3]),
+        lambda m: [m[3].load_state_dict(layers()[3].state_dict(), assign=True) for _ in range(2)],
+        lambda m: replace_data(m[3].weight),
     ],
 )
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

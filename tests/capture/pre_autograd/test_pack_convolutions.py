@@ -128,6 +128,37 @@ def test_what_reads_the_result(f):
         torch.testing.assert_close(got, f(conv, x.clone()), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda conv, single, x, other: other + conv(x),
+        lambda conv, single, x, other: (other + conv(x)).reshape(2, -1),
+        lambda conv, single, x, other: conv(x) + other.to(memory_format=torch.channels_last),
+        lambda conv, single, x, other: F.silu(single(x)),
+        lambda conv, single, x, other: single(x).sigmoid(),
+    ],
+)
+def test_strides_match_eager(f, layout):
+    conv, single = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 1, 3)
+    x, other = torch.randn(2, 4, 9, 9).to(memory_format=layout), torch.randn(2, 4, 9, 9)
+    with torch.no_grad():
+        got = frozen(lambda x, y: f(conv, single, x, y), strict=True)(x, other)
+        want = f(conv, single, x, other)
+    strides = zip(got.stride(), want.stride(), want.shape, strict=True)
+    assert all(a == b for a, b, size in strides if size > 1)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_roundings_of_eager():
+    model, x = evaluated(torch.bfloat16), torch.randn(2, 3, 16, 16).bfloat16()
+    with torch.no_grad():
+        plain = tofuse.compile(model, hand_back=False, precision="eager")(x)
+        torch._dynamo.reset()
+        for got, want in zip(frozen(model, precision="eager")(x), plain, strict=True):
+            assert torch.equal(got, want)
+
+
 def test_programs_with_a_backward_are_left_alone():
     model, other = evaluated(), evaluated()
     other.load_state_dict(model.state_dict())

@@ -24,7 +24,8 @@ EXCLUSIVE_RESULTS = frozenset(
     )
 )
 
-# Operators with an operand in a layout of the library's own, and its position. It has no strides.
+# Operators with an operand in a layout of the library's own, and its position. Such a tensor has no
+# strides.
 PACKED_OPERANDS = {"tofuse.packed_convolution.default": 1}
 
 # Operators that return their first operand with something added or replaced: the result may be

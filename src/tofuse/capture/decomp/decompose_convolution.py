@@ -31,7 +31,7 @@ def inference_convolution(
     padding: Sequence[int],
     *rest: object,
 ) -> Tensor:
-    """Multiply matrices if windows are pixels with adjacent channels; else as `convolution`."""
+    """Multiply matrices if windows are pixels with adjacent channels; else do as `convolution`."""
     _, transposed, _, groups = rest
     if not (transposed or any(padding)) and groups == 1 and _is_product(image, weight):
         return _product(image, weight, bias, stride)
@@ -86,6 +86,8 @@ def _product(image: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequenc
     pixels, matrix = image.permute(0, 2, 3, 1), weight.flatten(1).t()
     rows = pixels.reshape(-1, pixels.shape[-1])
     product = rows @ matrix if bias is None else torch.addmm(bias, rows, matrix)
+    if tuple(image.shape[2:]) == (1, 1):  # in the default layout, as the library's
+        return product.view(*product.shape, 1, 1)
     return product.view(*pixels.shape[:-1], weight.shape[0]).permute(0, 3, 1, 2)
 
 

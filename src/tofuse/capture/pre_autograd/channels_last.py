@@ -8,6 +8,7 @@ layout, so the copies inside are no-ops. Results are copied back to the layout t
 from __future__ import annotations
 
 from copy import deepcopy
+from typing import Union
 
 import torch
 from torch.fx import GraphModule, Interpreter, Node
@@ -19,7 +20,9 @@ from tofuse.capture.fx.node_tensors import example_tensor, node_nbytes, target_n
 from tofuse.capture.pre_autograd.frozen_parameters import is_frozen
 from tofuse.cost.thresholds import (
     IMAGE_BYTES_PER_WEIGHT_BYTE,
+    MIN_GAINING_IMAGE_SHARE,
     MIN_TRAINED_CHANNELS_LAST_CONVOLUTIONS,
+    MIN_TRAINED_GAINING_IMAGE_SHARE,
 )
 from tofuse.torch_internals.fake_tensors import FakeTensor
 from tofuse.torch_internals.symbolic_shapes import trying_operators
@@ -29,6 +32,7 @@ CONVERTED = (
     "images are channels last from the first convolution on, the layout that the library's "
     "convolutions read; results are converted back to the default layout"
 )
+Dimension = Union[int, torch.SymInt]  # noqa: UP007  (evaluated at run time)
 NOT_CONVERTED = (
     "images keep the default layout, though the library's convolutions read channels last: weights "
     "would be converted at every call, and are {weights:.1f} MB to {images:.1f} MB of images"
@@ -49,7 +53,8 @@ def channels_last(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     images = {n: node_nbytes(n.args[0]) + node_nbytes(n) for n in convolutions}
     gaining = sum(nbytes for n, nbytes in images.items() if _gains(n, is_trained))
     frozen = sum(nbytes for n, nbytes in images.items() if _is_packed(n))
-    if (2 if is_trained else 4) * gaining < sum(images.values()) and not frozen:
+    least_share = MIN_TRAINED_GAINING_IMAGE_SHARE if is_trained else MIN_GAINING_IMAGE_SHARE
+    if gaining < least_share * sum(images.values()) and not frozen:
         return gm, ()
     calls = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
     if any(map(_observes_layout, calls)) or not _results_are_restorable(gm):
@@ -114,8 +119,8 @@ def _is_packed(node: Node) -> bool:
 def _gains(node: Node, is_trained: bool) -> bool:
     """Return whether the library computes a convolution faster on channels-last images.
 
-    Pointwise convolutions are matrix products in either layout, and depthwise ones are kernels of
-    ours in the default layout.
+    Pointwise convolutions are matrix products in either layout. In training, depthwise ones are
+    kernels of ours in the default layout.
     """
     weight = example_tensor(node.args[1])
     is_depthwise = weight is not None and weight.shape[1] == 1
@@ -158,11 +163,28 @@ def _traces(gm: GraphModule) -> bool:
         return False
     try:
         with trying_operators(mode):
-            Interpreter(gm).run(*values)
+            _Layouts(gm).run(*values)
     except (RuntimeError, ValueError):
         leave_all_vmaps()
         return False
     return True
+
+
+class _Layouts(Interpreter):
+    """An interpreter that notes the strides of each tensor in the meta of its node."""
+
+    def run_node(self, node: Node) -> object:
+        value = super().run_node(node)
+        if isinstance(value, torch.Tensor):
+            node.meta[STRIDES] = value.stride()
+        return value
+
+
+def node_strides(node: Node) -> tuple[Dimension, ...] | None:
+    """Return the strides of a node's tensor, after the pass `channels_last`; None without one."""
+    tensor = example_tensor(node)
+    found: tuple[Dimension, ...] | None = node.meta.get(STRIDES)
+    return found or (None if tensor is None else tensor.stride())
 
 
 def _convert(tensor: Argument, reader: Node, layout: torch.memory_format) -> None:
@@ -174,6 +196,7 @@ def _convert(tensor: Argument, reader: Node, layout: torch.memory_format) -> Non
     reader.replace_input_with(tensor, call)
 
 
+STRIDES = "tofuse_strides"  # in the meta of a node
 DTYPES = (torch.float32, torch.bfloat16)
 STRIDE_READERS = frozenset(
     ("as_strided", "stride", "storage_offset", "is_contiguous", "untyped_storage")

@@ -73,18 +73,21 @@ class ParameterCalls:
     def bind(self, compiled: Program) -> Program:
         """Return the whole program, for the compiled `program`.
 
-        The results are kept as long as the first of the parameters lives.
+        Results are kept for each first parameter, as long as it lives: several modules may share
+        the program. The memory of all parameters is kept with them, so that no other tensor gets
+        the same address.
         """
         taken, read = self.taken, self.read
         kept = WeakTensorKeyDictionary()
 
         def run(*args: object) -> object:
             parameters = [args[k] for k in read]
-            state, results = kept.get(parameters[0], (None, ()))
+            state, results, _ = kept.get(parameters[0], (None, (), ()))
             current = _state(parameters)
             if current is None or state != current:
                 results = self._results(parameters)
-                kept[parameters[0]] = current, results
+                memory = [p.detach() for p in parameters]  # type: ignore[attr-defined]  # tensors
+                kept[parameters[0]] = current, results, memory
             return compiled(*[args[k] for k in taken], *results)
 
         return run

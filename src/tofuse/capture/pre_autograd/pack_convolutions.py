@@ -20,6 +20,7 @@ from torch.fx.node import Argument
 
 from tofuse.capture.fx.aliases import written_nodes
 from tofuse.capture.fx.node_tensors import example_tensor
+from tofuse.capture.pre_autograd.channels_last import node_strides
 from tofuse.capture.pre_autograd.frozen_parameters import is_frozen, kept_call
 from tofuse.capture.pre_autograd.packed_convolution import OPERATOR
 from tofuse.cost.host import host
@@ -43,8 +44,7 @@ def pack_convolutions(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     """Replace in place convolutions by frozen parameters; return a note."""
     chains = []
     for node in list(gm.graph.nodes):
-        if (chain := _chain(node)) is not None:
-            _replace(chain)
+        if (chain := _chain(node)) is not None and _replace(chain):
             chains.append(chain)
     if not chains:
         return gm, ()
@@ -110,7 +110,7 @@ def _is_packable(node: Node) -> bool:
 def _is_fused_product(image: Tensor, weight: Tensor) -> bool:
     """Return whether a convolution is a product of matrices that fuses with what surrounds it.
 
-    Its windows have one pixel, and images have one, too, or the weight is small.
+    Its windows have one pixel. The images have one pixel, too, or the weight is small and float32.
     """
     if tuple(weight.shape[2:]) != (1, 1):
         return False
@@ -137,7 +137,7 @@ def _is_channels_last(image: Argument) -> bool:
 
 
 def _is_movable(chain: _Chain) -> bool:
-    """Return whether the convolution may run at the end of the chain: nothing writes meanwhile."""
+    """Return whether no call writes between the convolution and the end of its chain."""
     node = chain.call.next
     while node is not chain.last and chain.call is not chain.last:
         if written_nodes(node):
@@ -162,9 +162,9 @@ def _is_foldable_norm(node: Node, image: Node) -> bool:
 
 
 def _activation(node: Node, image: Node) -> Activation | None:
-    """Return oneDNN's form of an activation of `image`; None for one that it gets wrong.
+    """Return oneDNN's form of an activation of `image`; None if oneDNN computes another function.
 
-    Its relu, hardtanh, hardsigmoid and exact gelu make numbers of NaN.
+    oneDNN's relu, hardtanh, hardsigmoid and exact gelu turn NaN into numbers.
     """
     if node.op != "call_function" or node.args[:1] != (image,):
         return None
@@ -189,8 +189,11 @@ def _added_image(node: Node, image: Node) -> Node | None:
     return other if _have_same_type(other, image) else None
 
 
-def _replace(chain: _Chain) -> None:
-    """Replace the calls of a chain by one of the library, and one that packs the weight."""
+def _replace(chain: _Chain) -> bool:
+    """Replace the calls of a chain by one of the library, and one that packs the weight.
+
+    Return False, and replace nothing, if the result would have other strides.
+    """
     graph, call = chain.call.graph, _bind(_conv2d, chain.call)
     image, weight = example_tensor(call["input"]), example_tensor(call["weight"])
     assert image is not None and weight is not None
@@ -214,9 +217,14 @@ def _replace(chain: _Chain) -> None:
     values = [n.meta["example_value"] if isinstance(n, Node) else n for n in operands]
     with trying_operators(image.fake_mode):
         result.meta = dict(chain.last.meta, example_value=OPERATOR(*values))
+    if result.meta["example_value"].stride() != node_strides(chain.last):
+        for unused in (result, *reversed(parts), packed):
+            graph.erase_node(unused)
+        return False
     chain.last.replace_all_uses_with(result)
     for replaced in dict.fromkeys(filter(None, (chain.last, chain.norm, chain.call))):
         graph.erase_node(replaced)
+    return True
 
 
 def _geometry(call: Call) -> Geometry:
@@ -272,7 +280,7 @@ def _conv2d(
     dilation: object = 1,
     groups: object = 1,
 ) -> None:
-    """Have the parameters of `torch.conv2d`, which is no function of Python."""
+    """Stand for the signature of `torch.conv2d`, which is no function of Python."""
 
 
 def _bind(function: Callable[..., object], node: Node) -> Call:

@@ -54,7 +54,10 @@ class RegionEvaluator:
         return evaluation._replace(cost=None) if self.ignore_cost else evaluation
 
     def region_us(self, region: Region, part: Partition) -> float:
-        """Return the predicted time of a region of a partition; infinite if it has no kernel."""
-        kernel = self.lowerings.kernel(region, part.aliases.memrefs, part.rounded)
+        """Return the predicted time of ops of a partition; infinite if they have no kernel."""
+        try:
+            kernel = self.lowerings.kernel(region, part.aliases.memrefs, part.rounded)
+        except LoweringError:
+            return math.inf
         cost = self.evaluate_kernel(kernel, device_of(region.ops)).cost
         return math.inf if cost is None else cost.us

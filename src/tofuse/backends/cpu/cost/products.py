@@ -126,8 +126,8 @@ def blocked_dtypes(target: Target) -> frozenset[DType]:
 def blocked_rows(target: Target) -> Mapping[DType, int]:
     """Return the rows from which blocks compute a product faster than the library does.
 
-    PyTorch's products of bfloat16 keep tiles (AMX) less busy. Those of float32 are as fast, but
-    blocks save a pass over what is computed with them.
+    PyTorch's products of bfloat16 keep tiles (AMX) less busy. Those of float32 are as fast as
+    blocks, which save a pass over their results.
     """
     dtypes = (dtype for dtype in (DType.BF16, DType.F16) if _converts_one_by_one(dtype, target))
     found = dict.fromkeys(dtypes, MIN_BLOCKED_PRODUCT_EXTENT)
