@@ -43,12 +43,12 @@ from tofuse.runtime.timing import Clock, now
 from tofuse.torch_internals.dispatch import PROFILER_FLAG, profiler_state
 from tofuse.torch_internals.memory import reinterpret_tensor
 from tofuse.torch_internals.operators import OpOverload, without_python
-from tofuse.torch_internals.packed_convolutions import PACKED_CONVOLUTION, packed_convolution
+from tofuse.torch_internals.packed_convolutions import PACKED_CONVOLUTION_TARGET, packed_convolution
 
 Tensor = torch.Tensor  # for modules that only pass tensors on and do not import torch
 PROFILING = f"is_profiling.{PROFILER_FLAG}"  # in the text of a plan
 SPARE = torch.zeros(8, device="cpu")  # what kernels read of tensors without memory
-OUR_OPERATORS = {"tofuse.seed.default": draw_seed, PACKED_CONVOLUTION: packed_convolution}
+OUR_OPERATORS = {"tofuse.seed.default": draw_seed, PACKED_CONVOLUTION_TARGET: packed_convolution}
 LARGE_ADDRESS = 1 << 40  # above all offsets, and below the memory of most systems
 CompiledPlan = Callable[[list[object]], list[Tensor]]  # and sizes, for AOTAutograd
 

@@ -13,7 +13,7 @@ from tofuse.torch_internals.private_names import lacking, private
 LOST = "freeze=True packs no weights"
 OPERATOR = "ops.mkldnn._convolution_pointwise"
 
-PACKED_CONVOLUTION = "tofuse.packed_convolution.default"  # the operator of `packed_convolution`
+PACKED_CONVOLUTION_TARGET = "tofuse.packed_convolution.default"
 
 # A convolution, and an operator that is computed with it; and one that adds another image.
 _convolution: Callable[..., Tensor] = private("torch", f"{OPERATOR}.default", LOST, lacking)
@@ -48,11 +48,11 @@ def packed_convolution(
     numbers: Sequence[float],
     algorithm: str,
 ) -> Tensor:
-    """Return a convolution, N x C x H x W and channels last, with what is computed after it.
+    """Return a function of a convolution, or the sum of a convolution and an image.
 
-    `weight` is one of `pack_weight`. `activation` is oneDNN's name of a function of the result, or
-    "none"; the function has `numbers` and an `algorithm`. Without one, an image of the result's
-    shape may be `added`.
+    The result is N x C x H x W and channels last. `weight` is one of `pack_weight`. `activation` is
+    oneDNN's name of the function, or "none"; the function has `numbers` and an `algorithm`. The
+    image `added` has the result's shape; with it, `activation` is "none".
     """
     geometry = padding, stride, dilation, groups
     if added is None:

@@ -176,14 +176,14 @@ class _Layouts(Interpreter):
     def run_node(self, node: Node) -> object:
         value = super().run_node(node)
         if isinstance(value, torch.Tensor):
-            node.meta[STRIDES] = value.stride()
+            node.meta[STRIDES_META_KEY] = value.stride()
         return value
 
 
 def node_strides(node: Node) -> tuple[Dimension, ...] | None:
     """Return the strides of a node's tensor, after the pass `channels_last`; None without one."""
     tensor = example_tensor(node)
-    found: tuple[Dimension, ...] | None = node.meta.get(STRIDES)
+    found: tuple[Dimension, ...] | None = node.meta.get(STRIDES_META_KEY)
     return found or (None if tensor is None else tensor.stride())
 
 
@@ -196,7 +196,7 @@ def _convert(tensor: Argument, reader: Node, layout: torch.memory_format) -> Non
     reader.replace_input_with(tensor, call)
 
 
-STRIDES = "tofuse_strides"  # in the meta of a node
+STRIDES_META_KEY = "tofuse_strides"
 DTYPES = (torch.float32, torch.bfloat16)
 STRIDE_READERS = frozenset(
     ("as_strided", "stride", "storage_offset", "is_contiguous", "untyped_storage")

@@ -24,8 +24,8 @@ from tofuse.torch_internals.memory import tensor_version
 Program = Callable[..., object]
 F = TypeVar("F", bound=Callable[..., tuple[object, ...]])
 TRAINED = "freeze=True changes nothing here: the program has a backward"
-FROZEN = "tofuse_frozen"  # in the meta of an argument
-MODULE_STATE = re.compile(r"\._(parameters|buffers)\[")  # in the name of a source
+FROZEN_META_KEY = "tofuse_frozen"
+MODULE_STATE_SOURCE_NAME = re.compile(r"\._(parameters|buffers)\[")
 KEPT_CALLS: set[object] = set()
 
 
@@ -45,15 +45,15 @@ def freeze_parameters(gm: GraphModule) -> tuple[str, ...]:
     written = written_storages(gm.graph)
     for node in gm.graph.find_nodes(op="placeholder"):
         tensor, name = example_tensor(node), source_name(get_source(node))
-        is_state = MODULE_STATE.search(name) or isinstance(tensor, torch.nn.Parameter)
+        is_state = MODULE_STATE_SOURCE_NAME.search(name) or isinstance(tensor, torch.nn.Parameter)
         if tensor is not None and is_state and storage_id(tensor) not in written:
-            node.meta[FROZEN] = True
+            node.meta[FROZEN_META_KEY] = True
     return ()
 
 
 def is_frozen(argument: object) -> bool:
     """Return whether an argument of a call is a frozen parameter."""
-    return isinstance(argument, Node) and FROZEN in argument.meta
+    return isinstance(argument, Node) and FROZEN_META_KEY in argument.meta
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import Argument
 
 from tofuse.capture.fx.aliases import written_nodes
+from tofuse.capture.fx.devices import on_host
 from tofuse.capture.fx.node_tensors import example_tensor
 from tofuse.capture.pre_autograd.channels_last import node_strides
 from tofuse.capture.pre_autograd.frozen_parameters import is_frozen, kept_call
@@ -55,10 +56,10 @@ def pack_convolutions(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class _Chain:
-    """A convolution, the normalization of its result, and what is computed with both.
+    """Calls that one call of the library replaces.
 
-    `last` is the last call of the chain, which the result replaces. An activation is computed, or
-    an image is `added`.
+    These are a convolution, perhaps the normalization of its result, and perhaps an activation or
+    the addition of the image `added`. `last` is the last of them.
     """
 
     call: Node
@@ -69,7 +70,7 @@ class _Chain:
 
 
 def _chain(node: Node) -> _Chain | None:
-    """Return what is computed with a convolution; None if it is not packed."""
+    """Return the chain that begins with a call; None if no chain does."""
     if not _is_packable(node):
         return None
     user = _only_user(node)
@@ -96,7 +97,7 @@ def _is_packable(node: Node) -> bool:
     if not all(is_frozen(n) for n in (call["weight"], call["bias"]) if n is not None):
         return False
     return (
-        image.device.type == "cpu"
+        on_host(image)
         and image.dtype == weight.dtype == result.dtype
         and image.dtype in DTYPES
         and all(isinstance(n, int) for n in weight.shape)

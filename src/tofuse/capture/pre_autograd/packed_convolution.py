@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -21,14 +21,12 @@ def _fake_convolution(
     weight: Tensor,
     bias: Tensor | None,
     added: Tensor | None,
-    padding: Sequence[int],
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    *activation: object,
+    *options: object,
 ) -> Tensor:
     """Return a fake result; `weight` has the shape that it had before it was packed."""
-    result = torch.conv2d(image, weight, bias, stride, padding, dilation, groups)
+    padding, stride, dilation, groups, *_ = options
+    convolution: Callable[..., Tensor] = torch.conv2d  # checks the options itself
+    result = convolution(image, weight, bias, stride, padding, dilation, groups)
     return result.contiguous(memory_format=torch.channels_last)
 
 

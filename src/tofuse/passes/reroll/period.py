@@ -40,7 +40,7 @@ def op_key(op: Op) -> Hashable:
 
 
 def find_periods(graph: Graph, known: dict[Op, Hashable]) -> Iterator[Period]:
-    """Yield the repetitions in a program. Those that cover more ops come first.
+    """Yield the repetitions in a program, the one with the most ops first.
 
     The layers of a network may repeat, and inside of them the steps of a loop. Each repetition is
     cut into steps where the fewest values are read on both sides. `known` keeps the keys of ops
