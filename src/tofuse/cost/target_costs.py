@@ -25,6 +25,8 @@ class TargetCosts:
     - `max_contracted_rows`: rows of a product that a kernel computes as fast as a library does,
       while it computes the weight; if the columns of the weight are contiguous, and not its depth,
       `max_contracted_rows_by_columns`.
+    - `tiled_rows`: by the dtype of a product, the number of rows from which its kernel runs by
+      blocks of matrix tiles even so.
     - `blocked_dtypes`: a kernel computes products of these dtypes by blocks as fast as the library.
     - `blocked_rows`: by the dtype of a weight in memory, the number of rows from which products by
       blocks are faster than the library.
@@ -42,6 +44,7 @@ class TargetCosts:
     merges_equal_loops: bool
     max_contracted_rows: int
     max_contracted_rows_by_columns: int
+    tiled_rows: Mapping[DType, int]
     blocked_dtypes: frozenset[DType]
     blocked_rows: Mapping[DType, int]
     streamed_rows: Mapping[DType, RowLimits]

@@ -83,9 +83,14 @@ def choose_contractions(
     )
     if failed := _failed_copies(duplicated, chosen):
         return choose_again(single=single | duplicated.beside(failed))
-    contracted = expand_attention(_contract(graph, chosen, few), attention)
-    part = form_regions(contracted, sides)
+
+    def form(products: frozenset[Value], attention: frozenset[Value]) -> Partition:
+        return form_regions(expand_attention(_contract(graph, products, few), attention), sides)
+
+    part = form(chosen, attention)
     unchained = separate_chains(part, candidates)
+    if decoded and unchained - alone:  # their kernels may have taken the loops of decoded weights
+        part = form(chosen - (unchained - alone), attention)
     alone -= candidates - unchained
     separate = _separate_products(part, alone) & decoded - faster
     rejected = dict.fromkeys(separate, Rule.SEPARATE_WEIGHT())
@@ -97,8 +102,7 @@ def choose_contractions(
     reasons |= {factors_of(producers[v]): reason for v, reason in rejected.items()}
     separate = separate_attention(graph, part, attention)
     if rejected or separate:
-        contracted = expand_attention(_contract(graph, kept, few), attention - separate)
-        part = form_regions(contracted, sides)
+        part = form(kept, attention - separate)
     return Contractions(part, reasons, sides)
 
 
@@ -263,6 +267,7 @@ def _has_few_rows(product: Op, producers: Mapping[Value, Op], costs_of: CostsOf)
     most = costs.max_contracted_rows
     if weight.layout[-2] != 1:
         most = costs.max_contracted_rows_by_columns
+    most = min(most, costs.tiled_rows.get(product.result.dtype, most + 1) - 1)
     if not isinstance(rows, int) or rows == 0:
         return False
     sharing = size_hint(weight.type.numel) // max(1, size_hint(distinct.type.numel))

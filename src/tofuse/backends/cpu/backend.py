@@ -13,7 +13,12 @@ from tofuse.analysis.alias import MemRef
 from tofuse.backends.cpu.cost.blocked_cost import blocked_cost
 from tofuse.backends.cpu.cost.chain_cost import chain_cost, chain_rejection
 from tofuse.backends.cpu.cost.nest_cost import nest_cost, recompute_rejection
-from tofuse.backends.cpu.cost.products import blocked_dtypes, blocked_rows, streamed_rows
+from tofuse.backends.cpu.cost.products import (
+    blocked_dtypes,
+    blocked_rows,
+    streamed_rows,
+    tiled_rows,
+)
 from tofuse.backends.cpu.gemm import load_product
 from tofuse.backends.cpu.llvm.emit import EmitOptions, phase_functions
 from tofuse.backends.cpu.llvm.emit import emit as emit_nest
@@ -114,6 +119,7 @@ class CpuBackend:
             merges_equal_loops=True,
             max_contracted_rows=MAX_DECODED_PRODUCT_ROWS,
             max_contracted_rows_by_columns=MAX_COLUMN_WEIGHT_ROWS,
+            tiled_rows=tiled_rows(self.target),
             blocked_dtypes=blocked_dtypes(self.target),
             blocked_rows=blocked_rows(self.target),
             streamed_rows=streamed_rows(self.target),

@@ -105,6 +105,7 @@ class CudaBackend:
             merges_equal_loops=False,
             max_contracted_rows=0,
             max_contracted_rows_by_columns=0,
+            tiled_rows={},
             blocked_dtypes=frozenset(),
             blocked_rows={},
             streamed_rows={},

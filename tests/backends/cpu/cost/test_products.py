@@ -15,7 +15,6 @@ from tofuse.backends.cpu.cost.products import (
 )
 from tofuse.backends.cpu.processors import LEVELS, PROCESSORS, SCALAR
 from tofuse.cost.machine import default_machine
-from tofuse.cost.thresholds import MIN_TILED_PRODUCT_ROWS
 from tofuse.ir.schedule import Target
 from tofuse.ir.types import DType
 
@@ -72,5 +71,4 @@ def test_products_of_blocks_follow_the_processor():
     assert blocked_rows(plain).keys() == {DType.F32, DType.F16}
     for field in ("bf16_dot", "bf16_tiles"):
         assert DType.BF16 in blocked_dtypes(replace(plain, **{field: True}))
-    assert DType.BF16 not in blocked_rows(replace(plain, bf16_dot=True))
-    assert blocked_rows(replace(plain, bf16_tiles=True))[DType.BF16] == MIN_TILED_PRODUCT_ROWS
+        assert DType.BF16 not in blocked_rows(replace(plain, **{field: True}))

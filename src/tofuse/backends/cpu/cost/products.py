@@ -26,7 +26,6 @@ from tofuse.cost.thresholds import (
     MIN_BLOCKED_FLOAT32_PRODUCT_ROWS,
     MIN_BLOCKED_PRODUCT_EXTENT,
     MIN_PRODUCT_GAIN,
-    MIN_TILED_PRODUCT_ROWS,
     PACKED_COLUMNS,
     PACKED_ELEMENT_NS,
     PACKED_RATE,
@@ -113,6 +112,11 @@ def streamed_rows(target: Target) -> Mapping[DType, RowLimits]:
     return found
 
 
+def tiled_rows(target: Target) -> Mapping[DType, int]:
+    """Return the rows from which blocks of tiles multiply a decoded weight faster than a nest."""
+    return {DType.BF16: MIN_BLOCKED_PRODUCT_EXTENT} if target.bf16_tiles else {}
+
+
 def blocked_dtypes(target: Target) -> frozenset[DType]:
     """Return the dtypes of products that blocks compute as fast as the library does."""
     if not target.fma:
@@ -126,14 +130,14 @@ def blocked_dtypes(target: Target) -> frozenset[DType]:
 def blocked_rows(target: Target) -> Mapping[DType, int]:
     """Return the rows from which blocks compute a product faster than the library does.
 
-    PyTorch's products of bfloat16 keep tiles (AMX) less busy. Those of float32 are as fast as
-    blocks, which save a pass over their results.
+    PyTorch's products of float32 are as fast as blocks, which save a pass over their results. Its
+    products of bfloat16 by tiles (AMX) pack nothing, and are faster as often as blocks are.
     """
     dtypes = (dtype for dtype in (DType.BF16, DType.F16) if _converts_one_by_one(dtype, target))
     found = dict.fromkeys(dtypes, MIN_BLOCKED_PRODUCT_EXTENT)
     if target.fma and target.lanes >= AVX2_LANES:
         found[DType.F32] = MIN_BLOCKED_FLOAT32_PRODUCT_ROWS
-    return found | {DType.BF16: MIN_TILED_PRODUCT_ROWS} if target.bf16_tiles else found
+    return found
 
 
 def _converts_one_by_one(dtype: DType, target: Target) -> bool:
