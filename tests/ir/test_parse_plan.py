@@ -6,7 +6,9 @@ import pytest
 import torch
 
 import tofuse
+from tofuse.analysis.plan_liveness import peak_bytes
 from tofuse.errors import ParseError, VerifyError
+from tofuse.ir.graph import Graph
 from tofuse.ir.parse_arguments import parse_arguments
 from tofuse.ir.parse_plan import parse_plan
 from tofuse.ir.plan import Call
@@ -42,6 +44,23 @@ def test_example():
     assert (call.results, call.picks, call.strides) == (("t_a", "t_b"), (0, 1), ((4, 1), None))
     assert call.arguments.keyword[-1] == ("name", "a) = call (b")
     assert plan.steps[5] == Call("my.log.default", parse_arguments('t_a, "don\'t"'), (), (), ())
+
+
+def test_tiles():
+    rows = "8 by 1 reads 0 1 8 4 -4 0 writes 1 0 8 4 0 4; 8 by 2"
+    text = plan(
+        "t_a = allocate f32[8]{1}",
+        f"tiles 4 of group 0 (t_v 64, t_a 32 allocated; {rows})",
+        "launch 0 k(t_x, t_v) in group 0",
+        "launch 1 k(t_v, t_a) in group 0",
+        "release t_v",
+        results="t_a",
+    )
+    parsed = parse_plan(text)
+    assert parse_plan(repr(parsed)) == parsed
+    assert f"(t_v 64, t_a 32 allocated; {rows})" in repr(parsed)
+    verify_plan(parsed)
+    assert peak_bytes(parsed, Graph((), (), ())) == 32 + 64
 
 
 def test_an_empty_plan():

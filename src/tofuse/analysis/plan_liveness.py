@@ -17,6 +17,7 @@ from tofuse.ir.plan import (
     Plan,
     Release,
     Step,
+    Tiles,
     View,
     variable,
 )
@@ -102,6 +103,8 @@ def _nbytes(step: Step, name: str, sizes: Mapping[str, int]) -> int:
     match step:
         case Arena():
             return step.nbytes
+        case Tiles():
+            return sum(s.nbytes for s in step.scratch if s.name == name)
         case Allocate():
             return size_hint(product((*step.shape, step.dtype.itemsize)))
         case _:

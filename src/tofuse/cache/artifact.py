@@ -9,6 +9,7 @@ from tofuse.backends.code_library import CodeLibrary
 from tofuse.backends.cpu.llvm.load import CODE
 from tofuse.backends.cpu.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.backends.cpu.runtime.gemm_launch import GemmCode, GemmLauncher
+from tofuse.backends.cpu.runtime.group_launch import DRIVER_FUNCTIONS, DriverFunctions
 from tofuse.backends.cpu.runtime.launch import (
     KernelCode,
     Launcher,
@@ -46,7 +47,7 @@ class Artifact:
         bind_runtime(config)
         store = store_of(config)
         kernels = [load_code(c, store, CODE) for c in self.codes]
-        (driver,) = CODE.load(PARALLEL_DRIVER, ["kernel"], store)
+        driver = DriverFunctions(*CODE.load(PARALLEL_DRIVER, DRIVER_FUNCTIONS, store))
         return load_plan(self.plan, kernels, driver, self.constants, {}, code=self.plan_code)
 
 

@@ -7,6 +7,13 @@ from typing import NamedTuple
 
 from tofuse.ir.rules import Reason, Rule
 
+OVERLAP = 0.15  # fraction of the smaller of arithmetic and traffic that the larger does not hide
+
+
+def overlapped(work: float, traffic: float) -> float:
+    """Return the time of arithmetic and memory traffic that overlap."""
+    return max(work, traffic) + OVERLAP * min(work, traffic)
+
 
 @dataclass(frozen=True)
 class Cost:

@@ -167,6 +167,16 @@ MIN_DECISION_ROUNDS = 3  # of eager and compiled in turn, at least: not measured
 MIN_CALLS_OF_PLAN_WITH_ROOM = 64  # a chunk costs 8 us: "Room on the stack of frames"
 MIN_COMPILED_GAIN = 1.03  # times faster, so that compiled code runs what was timed: "Call overhead"
 
+# -- launches by tiles of rows --------------------------------------------------------------------
+TILE_ROWS = (128, 64, 32, 16, 8, 4)  # of the last launch, the first that fits: "Tiles of rows"
+MAX_TILED_LAUNCHES = 8  # more repeat too many rows: not measured
+MAX_TILED_TIME_SHARE = 0.99  # of separate launches' time, predicted: "Tiles of rows"
+MAX_TILE_SCRATCH_L2_SHARE = 0.5  # more pushes out what a tile reads and stores: "Tiles of rows"
+MAX_EDGE_TILE_SHARE = 0.25  # of tiles whose rows are apart, as at a periodic edge: not measured
+TILED_TRAFFIC_FACTOR = 2.0  # memory is slower than assumed on three machines: "Tiles of rows"
+TILE_CHUNKS_PER_THREAD = 4  # more begin more often with rows to compute again: not measured
+TILE_PART_US = 0.15  # a part of a kernel's iterations takes so much more: not measured
+
 # -- matrix products: ns an element of B, and shares of `Machine.flops` ---------------------------
 LIBRARY_ELEMENT_NS, LIBRARY_RATE = 0.38, 1.35  # that the library packs: "Products of few rows"
 LIBRARY_CACHED_ELEMENT_NS = 0.1  # the same, of a B in L2: "Products of few rows"

@@ -10,6 +10,7 @@ from tofuse.backends.aten.run_ops import checked_executor_callable, eager_region
 from tofuse.backends.code_library import CodeLibrary
 from tofuse.backends.cpu.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.backends.cpu.runtime.gemm_launch import GemmLauncher
+from tofuse.backends.cpu.runtime.group_launch import DRIVER_FUNCTIONS, DriverFunctions
 from tofuse.backends.cpu.runtime.launch import Launcher
 from tofuse.backends.launcher import KernelLauncher
 from tofuse.backends.target import LaunchGroup, Recorder
@@ -47,7 +48,8 @@ class LinkedProgram:
 
     def load(self, clock: Clock | None) -> CompiledPlan:
         """Return the program as a callable; with a clock, it times its steps."""
-        (driver,) = self.library.load(PARALLEL_DRIVER, ["kernel"], store_of(self.config))
+        functions = self.library.load(PARALLEL_DRIVER, DRIVER_FUNCTIONS, store_of(self.config))
+        driver = DriverFunctions(*functions)
         code = self.code if clock is None else None
 
         def load_with(functions: Mapping[str, Callable[..., object]]) -> CompiledPlan:

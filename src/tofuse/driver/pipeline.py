@@ -369,7 +369,8 @@ def build_program(
     bindings = {} if config.verify else loaded.bindings  # verified kernels are called by name
     callables = python_callables(context, loaded, bindings, assigned)
     targets = executor_targets(assigned)
-    plan = build_plan(part, signature, bindings, targets, out_variant, plan_passes)
+    passes = partial(plan_passes, machine=oracle.machine)
+    plan = build_plan(part, signature, bindings, targets, out_variant, passes)
     groups = load_groups(plan, running, loaded, context, linking.threads)
     finish_stage("plan")
 

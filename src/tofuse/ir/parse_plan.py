@@ -18,9 +18,12 @@ from tofuse.ir.plan import (
     Plan,
     Release,
     Result,
+    ScratchRows,
     Step,
+    Tiles,
     View,
 )
+from tofuse.ir.row_access import KernelRows, RowAccess
 from tofuse.ir.size_expression import ArgumentSize, SizeSource
 
 Strides = tuple[Dim, ...]
@@ -58,6 +61,8 @@ def _result(line: LineReader) -> Result:
 def _step(line: LineReader) -> Step:
     if line.skip("arena"):
         return Arena(line.number())
+    if line.skip("tiles"):
+        return _tiles(line)
     if line.skip("launch"):
         return _launch(line)
     if line.skip("release"):
@@ -87,6 +92,31 @@ def _launch(line: LineReader) -> Launch:
         line.expect(")")
     group = line.expect("group").number() if line.skip("in") else None
     return Launch(kernel, name, tuple(tensors), sizes, group)
+
+
+def _tiles(line: LineReader) -> Tiles:
+    count = line.number()
+    group = line.expect("of").expect("group").number()
+    scratch = [] if line.expect("(").peek() is None else line.separated(_scratch_rows)
+    rows = []
+    while line.skip(";"):
+        rows.append(_kernel_rows(line))
+    line.expect(")")
+    return Tiles(group, count, tuple(rows), tuple(scratch))
+
+
+def _scratch_rows(line: LineReader) -> ScratchRows:
+    return ScratchRows(line.word(), line.number(), line.skip("allocated"))
+
+
+def _kernel_rows(line: LineReader) -> KernelRows:
+    iterations = line.number()
+    inner = line.expect("by").number()
+    accesses: list[RowAccess] = []
+    while (writes := line.skip("writes")) or line.skip("reads"):
+        buffer, *numbers = (line.number() for _ in range(6))
+        accesses.append(RowAccess(buffer, writes, *numbers))
+    return KernelRows(iterations, inner, tuple(accesses))
 
 
 def _address(line: LineReader) -> Address:

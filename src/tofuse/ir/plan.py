@@ -9,6 +9,7 @@ from typing import Union
 from tofuse.ir.call_arguments import CallArguments
 from tofuse.ir.dims import Dim, product, show_dims, show_strides
 from tofuse.ir.graph import Value
+from tofuse.ir.row_access import KernelRows
 from tofuse.ir.size_expression import ArgumentSize, SizeSource
 from tofuse.ir.types import HOST, DType, is_host
 
@@ -120,8 +121,35 @@ class Arena:
     nbytes: int
 
 
+@dataclass(frozen=True)
+class ScratchRows:
+    """A tensor of which a thread holds the rows of a tile, in `nbytes` bytes.
+
+    If the tensor is allocated, too, a tile whose rows are apart uses its memory.
+    """
+
+    name: str
+    nbytes: int
+    is_allocated: bool = False
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Run the launches of a group tile by tile: `count` parts of their rows, one after the other.
+
+    A tile runs each launch for the rows that the tile stores, and for those that a later launch
+    reads. `rows` are the accesses of each launch to tensors that the group writes. `scratch` are
+    the tensors that only the group accesses.
+    """
+
+    group: int
+    count: int
+    rows: tuple[KernelRows, ...]
+    scratch: tuple[ScratchRows, ...]
+
+
 Result = Union[str, Dim, None]  # noqa: UP007  (of a plan: a tensor by name, or a size)
-Step = Union[Arena, Allocate, Launch, Call, View, Release]  # noqa: UP007
+Step = Union[Arena, Allocate, Tiles, Launch, Call, View, Release]  # noqa: UP007
 
 
 @dataclass(frozen=True)
@@ -166,6 +194,11 @@ def launches_by_group(plan: Plan) -> dict[int, list[Launch]]:
     return groups
 
 
+def tiles_by_group(plan: Plan) -> dict[int, Tiles]:
+    """Return the tiles of each group that runs by tiles."""
+    return {step.group: step for step in plan.steps if isinstance(step, Tiles)}
+
+
 def variable(v: Value) -> str:
     """Return the name of a value's tensor in a plan, which is a Python name."""
     return "t_" + re.sub(r"\W", "_", v.name)
@@ -192,6 +225,10 @@ def show_step(step: Step) -> str:
             at = "" if step.on_host else f"@{step.device}"
             layout = f"[{show_dims(step.shape)}]{show_strides(step.strides)}"
             return f"{step.name} = allocate {step.dtype.value}{layout}{at}"
+        case Tiles():
+            scratch = (f"{s.name} {s.nbytes}{' allocated' * s.is_allocated}" for s in step.scratch)
+            rows = "".join(f"; {r!r}" for r in step.rows)
+            return f"tiles {step.count} of group {step.group} ({', '.join(scratch)}{rows})"
         case Launch():
             sizes = f"; {', '.join(map(str, step.sizes))}" if step.sizes else ""
             group = "" if step.group is None else f" in group {step.group}"

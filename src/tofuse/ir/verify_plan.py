@@ -8,7 +8,19 @@ from keyword import iskeyword
 
 from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim, SymDim, symbols_of
-from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, Step, View, show_step
+from tofuse.ir.plan import (
+    Allocate,
+    Arena,
+    Call,
+    Launch,
+    Plan,
+    Release,
+    Step,
+    Tiles,
+    View,
+    launches_by_group,
+    show_step,
+)
 from tofuse.ir.size_expression import ArgumentSize, size_symbols
 
 
@@ -29,6 +41,7 @@ def verify_plan(plan: Plan, kernels: Sequence[KernelSignature] | None = None) ->
     arena_bytes = -1  # no arena yet
     live: set[str] = set()
     defined: set[str] = set()
+    groups = launches_by_group(plan)
     elements: dict[str, int] = {}  # from the start of a tensor to the end of its memory, if known
     for p in plan.parameters:
         _define(p.name, live, defined, "the parameters")
@@ -48,6 +61,8 @@ def verify_plan(plan: Plan, kernels: Sequence[KernelSignature] | None = None) ->
             arena_bytes = step.nbytes
         if isinstance(step, (Allocate, View)):
             _verify_extent(step, elements, where)
+        if isinstance(step, Tiles) and len(step.rows) != len(groups.get(step.group, ())):
+            raise VerifyError(f"the group has not so many launches, in {where}")
         if isinstance(step, Launch):
             _verify_arena_offsets(step, arena_bytes, where)
             if kernels is not None:
@@ -90,6 +105,8 @@ def reads(step: Step) -> tuple[str, ...]:
             return (step.source,)
         case Release():
             return step.names
+        case Tiles():
+            return tuple(s.name for s in step.scratch if s.is_allocated)
         case Allocate() | Arena():
             return ()
 
@@ -103,6 +120,8 @@ def defines(step: Step) -> tuple[str, ...]:
             return step.results
         case Arena():
             return (ARENA,)
+        case Tiles():
+            return tuple(s.name for s in step.scratch if not s.is_allocated)
         case Launch() | Release():
             return ()
 
@@ -130,7 +149,7 @@ def _dims(step: Step) -> Iterable[Dim]:
             return step.sizes
         case Call():
             return tuple(d for dims in (*step.strides, *step.shapes) for d in dims or ())
-        case Arena() | Release():
+        case Arena() | Release() | Tiles():
             return ()
 
 

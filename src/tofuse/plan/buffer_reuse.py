@@ -41,7 +41,7 @@ def _reuse_candidates(step: Step, alias_pairs: Mapping[int, AliasPairs]) -> Alia
                 return ((1, 0),)
             in_place = updates_operand(target) and "out" in dict(keyword)
             return ((0, len(reads(step)) - 1),) if in_place else ()
-        case Launch(kernel):
+        case Launch(kernel, group=None):  # a tile computes rows that another one reads
             return alias_pairs.get(kernel, ())
     return ()
 

@@ -8,7 +8,17 @@ from dataclasses import dataclass, field, replace
 from tofuse.analysis.plan_liveness import owned_address, owners_of
 from tofuse.cost.thresholds import TOLERATED_EXCESS
 from tofuse.ir.dims import product, size_hint
-from tofuse.ir.plan import Address, Allocate, Launch, Plan, Release, Step, View, launches_by_group
+from tofuse.ir.plan import (
+    Address,
+    Allocate,
+    Launch,
+    Plan,
+    Release,
+    Step,
+    View,
+    launches_by_group,
+    tiles_by_group,
+)
 from tofuse.plan.kernel_binding import KernelBinding
 
 ALIGNED_SIZE = 16  # elements
@@ -32,12 +42,13 @@ def launch_count(plan: Plan) -> int:
 
 def describe_groups(plan: Plan) -> tuple[str, ...]:
     """Return a sentence for each launch that runs several regions."""
-    sentences = []
-    for launches in launches_by_group(plan).values():
+    sentences, tiles = [], tiles_by_group(plan)
+    for number, launches in launches_by_group(plan).items():
         kernels = len({x.kernel for x in launches})
         of = "one kernel" if kernels == 1 else f"{kernels} kernels"
         names = f"{launches[0].name} to {launches[-1].name}"
-        sentences.append(f"{len(launches)} regions in one launch, of {of}: {names}")
+        how = f"by {tiles[number].count} tiles of their rows" if number in tiles else f"of {of}"
+        sentences.append(f"{len(launches)} regions in one launch, {how}: {names}")
     return tuple(sentences)
 
 
@@ -56,11 +67,12 @@ class _Grouping:
     # by owner of memory: the last level that reads or writes it
     last_levels: dict[str, dict[tuple[Address, bool], int]] = field(default_factory=dict)
     extra_live_bytes: int = 0
-    groups: int = 0
+    groups: int = field(init=False)
 
     def __post_init__(self) -> None:
         """Only a backward owns its arguments: the tensors that the forward saved for it."""
         self.owners = owners_of(self.plan.steps)
+        self.groups = 1 + max(launches_by_group(self.plan), default=-1)
         if self.plan.name != "backward":
             self.caller_owned = frozenset(p.name for p in self.plan.parameters)
 
@@ -94,7 +106,7 @@ class _Grouping:
     def _launch(self, step: Launch) -> None:
         """Put a launch into the first level after those it depends on."""
         write_mask = self.bindings[step.kernel].facts.write_mask
-        if write_mask is None:
+        if write_mask is None or step.group is not None:
             self._end_segment()
             self.steps.append(step)
             return

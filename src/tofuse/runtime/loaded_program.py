@@ -9,6 +9,7 @@ import torch
 
 from tofuse.backends.cpu.processors import is_arm, running_levels
 from tofuse.backends.cpu.runtime.gemm_launch import GemmCode, GemmLauncher
+from tofuse.backends.cpu.runtime.group_launch import DRIVER_FUNCTIONS, DriverFunctions
 from tofuse.backends.cpu.runtime.launch import KernelCode, Launcher
 from tofuse.backends.cpu.runtime.load_image import load_image
 from tofuse.errors import ProgramFileError, VerifyError
@@ -107,7 +108,8 @@ def _load_code(
     program: ProgramFile, code: ExportedCode, tensors: Mapping[str, torch.Tensor]
 ) -> Callable[..., torch.Tensor | Sequence[torch.Tensor]]:
     functions = load_image(code.image)
-    driver = functions[f"{program.driver}.kernel"]
+    names = DRIVER_FUNCTIONS
+    driver = DriverFunctions(*(functions[f"{program.driver}.{name}"] for name in names))
     graphs = [_load_graph(g, functions, driver, tensors) for g in code.graphs]
     return make_program(program.kind, graphs[0], graphs[-1])
 
@@ -115,7 +117,7 @@ def _load_code(
 def _load_graph(
     graph: ExportedGraph,
     functions: Mapping[str, Entry],
-    driver: Entry,
+    driver: DriverFunctions,
     tensors: Mapping[str, torch.Tensor],
 ) -> CompiledPlan:
     """Return a graph as a callable."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Union
 
 from tofuse.analysis.alias import MemRef
@@ -32,6 +32,7 @@ from tofuse.backends.cpu.schedule.blocked_contraction import build_blocked
 from tofuse.backends.cpu.schedule.build_nest import build_nest
 from tofuse.backends.cpu.schedule.chain_stages import build_chain, chain_schedule
 from tofuse.backends.cpu.schedule.choose_schedule import candidate_schedules, choose_schedule
+from tofuse.backends.cpu.schedule.row_accesses import row_accesses
 from tofuse.backends.cpu.schedule.schedule_variants import schedule_variants
 from tofuse.backends.launcher import KernelLauncher, TimedCall
 from tofuse.backends.target import (
@@ -66,7 +67,7 @@ from tofuse.ir.dims import Dim, size_hint, symbol
 from tofuse.ir.executor import KERNELS
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.launch_facts import LaunchFacts
+from tofuse.ir.launch_facts import LaunchFacts, TileableKernel
 from tofuse.ir.nest import Nest
 from tofuse.ir.plan import Plan
 from tofuse.ir.product_chain import ProductChain
@@ -280,7 +281,17 @@ class CpuBackend:
         written = None if launch_alone else tuple(b.role != "in" for b in kernel.kernel.buffers)
         # factors are read again after results of other blocks are written
         aliases = legal_aliases(kernel) if isinstance(kernel, Nest) else ()
-        return LaunchFacts(written, aliases)
+        return LaunchFacts(written, aliases, tileable=partial(self._tileable, kernel))
+
+    def _tileable(self, kernel: CpuKernel) -> TileableKernel | None:
+        rows = row_accesses(kernel) if isinstance(kernel, Nest) else None
+        if rows is None:
+            return None
+        roles = enumerate(b.role for b in kernel.kernel.buffers)
+        nontemporal = frozenset(k for k, role in roles if role == "nontemporal")
+        cost = _cost(kernel, self.machine)
+        times = cost.us, cost.work_us, cost.traffic_us
+        return TileableKernel(rows, *times, cost.nbytes, nontemporal)
 
     def load_groups(
         self, groups: Mapping[int, GroupedCalls], exact: bool, threads: int

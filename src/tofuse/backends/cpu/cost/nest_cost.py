@@ -15,7 +15,7 @@ from tofuse.backends.cpu.cost.recomputation import (
 )
 from tofuse.backends.cpu.cost.threads import threads_worth
 from tofuse.cost.bandwidth import bandwidth
-from tofuse.cost.kernel_cost import Cost, recomputation_reason
+from tofuse.cost.kernel_cost import Cost, overlapped, recomputation_reason
 from tofuse.cost.machine import CACHE_LINE, L1_LINES, Machine
 from tofuse.cost.thresholds import SHORT_ROW_BYTES
 from tofuse.cost.work import OP_CLASSES, kernel_work
@@ -49,7 +49,6 @@ from tofuse.ir.types import DType
 Loops = tuple[Loop, ...]  # outermost first
 
 # Fitted to the measured and predicted kernels of docs/measurements.md.
-OVERLAP = 0.15  # fraction of the smaller of arithmetic and traffic that the larger does not hide
 REJECTION_MARGIN = 2.5  # factor over the separate kernels, whose cost is a lower bound
 UNPREFETCHED_LINE_NS = 1.5
 BOOLEAN_SHARE = 0.5  # of the time of a uniform number: "Dropout"
@@ -120,9 +119,9 @@ class _Estimate:
             self._phase(phase, trips)
             phase_work = self.work_ns * imbalance / self.threads
             phase_traffic = self._first_transfer_ns(nontemporal, cached)
-            vectorized += _overlapped(self.vectorized_ns * imbalance / self.threads, phase_traffic)
+            vectorized += overlapped(self.vectorized_ns * imbalance / self.threads, phase_traffic)
             phase_traffic += self.reread_ns
-            total += _overlapped(phase_work, phase_traffic)
+            total += overlapped(phase_work, phase_traffic)
             work, traffic = work + phase_work, traffic + phase_traffic
         if widest > 1:
             barriers = machine.parallel_us * 1e3 * (0.5 + 0.5 * len(self.nest.phases))
@@ -132,7 +131,7 @@ class _Estimate:
         by_shifts = recomputation_by_shifts(kernel, self.statement_ns)
         separate, separate_sums, separate_shifts = (
             machine.launch_us * 2e3
-            + _overlapped(work - work * (1 - r.needed), traffic)
+            + overlapped(work - work * (1 - r.needed), traffic)
             + r.nbytes / bandwidth(machine, r.nbytes, widest)
             for r in (by_loops, of_sums, by_shifts)
         )
@@ -141,7 +140,7 @@ class _Estimate:
             separate, least = min(separate, separate_sums), min(vectorized, separate_sums)
         if by_shifts.repeated_ns:
             separate = min(separate, separate_shifts)
-            least = min(least, _overlapped(work * by_shifts.needed, traffic))
+            least = min(least, overlapped(work * by_shifts.needed, traffic))
         repeated = by_loops.repeated_ns + of_sums.repeated_ns + by_shifts.repeated_ns
         adds = repeated / machine.ns["cheap"]
         us, work, traffic, separate, least = (
@@ -371,8 +370,3 @@ class _Estimate:
             if axis not in fixed:
                 total *= tiles.get(axis) or size_hint(self.nest.kernel.extent(axis))
         return total
-
-
-def _overlapped(work: float, traffic: float) -> float:
-    """Return the ns of arithmetic and memory traffic that overlap."""
-    return max(work, traffic) + OVERLAP * min(work, traffic)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tofuse.backends.cpu.llvm.entry import (
+    PART_PARAMETERS,
     context_word,
     context_words,
     entry_function,
+    part_range,
     thread_count,
     worker_function,
 )
@@ -143,7 +145,7 @@ class _ModuleEmitter:
     def phase_function(self, k: int, phase: Phase) -> str:
         """Emit one thread's share of a phase."""
         f = self._function_builder()
-        emitter = self._function_emitter(f, "%share")
+        emitter = self._function_emitter(f, "%thread")
         own = {a.array.name for a in phase.partials if a.array is not None}
         emitter.combined_scratch = self.combined_scratch - own
         for seed, scratch in self.nest.philox_keys.items():
@@ -166,18 +168,16 @@ class _ModuleEmitter:
             f.put(f"store i64 1, ptr {slot}")
         head = f"define void @{self.nest.kernel.name}.slice{k}"
         rest = f"noinline nounwind {ALIGNED_STACK}"
-        return self._function_text(f, f"{head}(ptr %context, i64 %share, i64 %shares) {rest}")
+        return self._function_text(f, f"{head}({PART_PARAMETERS}) {rest}")
 
     def _parallel_loop(self, emitter: FunctionEmitter, phase: Phase) -> None:
-        """Flatten the parallel loops into one range and run this thread's equal share of it."""
+        """Flatten the parallel loops into one range and run a part of it."""
         f = emitter.f
         trip_counts = [self.loops.trip_count(emitter, lp) for lp in phase.band]
         total = trip_counts[0]
         for t in trip_counts[1:]:
             total = f.let(f"mul i64 {total}, {t}")
-        lo = f.let(f"sdiv i64 {f.let(f'mul i64 {total}, %share')}, %shares")
-        next_share = f.let("add i64 %share, 1")
-        hi = f.let(f"sdiv i64 {f.let(f'mul i64 {total}, {next_share}')}, %shares")
+        lo, hi = part_range(f, total)
         with self.loops.scope(emitter), f.loop(lo, hi, "1") as flat_index:
             remaining = flat_index
             outermost, *others = phase.band
@@ -199,4 +199,4 @@ class _ModuleEmitter:
             combine_threads(emitter, a, threads, stride)
         head = f"define void @{self.nest.kernel.name}.combine{k}"
         rest = f"nounwind {ALIGNED_STACK}"
-        return self._function_text(f, f"{head}(ptr %context, i64 %share, i64 %shares) {rest}")
+        return self._function_text(f, f"{head}({PART_PARAMETERS}) {rest}")

@@ -2,8 +2,9 @@
 
 The entry is `i32 @name(ptr context)`. The context has 64-bit words: the buffers' addresses, the
 size symbols, the address of the workspace, the number of threads, and the status. The entry returns
-0, or 1 if a gather met an index out of range. Phase k is `void @name.slicek(ptr context, i64 share,
-i64 shares)`.
+0, or 1 if a gather met an index out of range. Phase k is a function `@name.slicek` that runs a part
+of the phase in the workspace of a thread: of n iterations those from `n * first / whole` to
+`n * end / whole`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,15 @@ from collections.abc import Sequence
 
 from tofuse.backends.cpu.llvm.ir_text import FunctionBuilder
 from tofuse.ir.kernel import Kernel
+
+PART_PARAMETERS = "ptr %context, i64 %thread, i64 %first, i64 %end, i64 %whole"
+WHOLE_PART = "i64 0, i64 0, i64 1, i64 1"
+
+
+def part_range(f: FunctionBuilder, count: str) -> tuple[str, str]:
+    """Return the first iteration of a part of `count` iterations, and the first one after it."""
+    first = f.let(f"sdiv i64 {f.let(f'mul i64 {count}, %first')}, %whole")
+    return first, f.let(f"sdiv i64 {f.let(f'mul i64 {count}, %end')}, %whole")
 
 
 def context_words(kernel: Kernel) -> int:
@@ -40,7 +50,9 @@ def worker_function(kernel: Kernel, k: int, declarations: dict[str, str]) -> str
     thread = f.let(f"sext i32 {f.call('@omp_get_thread_num', 'i32')} to i64")
     step = f.let(f"sext i32 {f.call('@omp_get_num_threads', 'i32')} to i64")
     with f.loop(thread, shares, step) as share:
-        f.put(f"call void @{name}.slice{k}(ptr %context, i64 {share}, i64 {shares})")
+        end = f.let(f"add i64 {share}, 1")
+        part = f"i64 {share}, i64 {share}, i64 {end}, i64 {shares}"
+        f.put(f"call void @{name}.slice{k}(ptr %context, {part})")
     declarations |= f.declarations
     return f.text(f"define internal void @{name}.worker{k}(ptr %context) nounwind")
 
@@ -60,16 +72,16 @@ def entry_function(
     few_threads = f.let(f"trunc i64 {threads} to i32")
     for k, (shared, combined) in enumerate(phases):
         if not shared:
-            f.put(f"call void @{name}.slice{k}(ptr %context, i64 0, i64 1)")
+            f.put(f"call void @{name}.slice{k}(ptr %context, {WHOLE_PART})")
             continue
         with f.if_then(is_single):
-            f.put(f"call void @{name}.slice{k}(ptr %context, i64 0, i64 1)")
+            f.put(f"call void @{name}.slice{k}(ptr %context, {WHOLE_PART})")
         with f.if_then(is_parallel):
             worker = ("ptr", f"@{name}.worker{k}")
             context, flags = ("ptr", "%context"), ("i32", "0")
             f.call("@GOMP_parallel", "void", worker, context, ("i32", few_threads), flags)
         if combined:
-            f.put(f"call void @{name}.combine{k}(ptr %context, i64 0, i64 1)")
+            f.put(f"call void @{name}.combine{k}(ptr %context, {WHOLE_PART})")
     status = context_word(f, context_words(kernel) - 1)
     result = f.let(f"trunc i64 {status} to i32")
     declarations |= f.declarations

@@ -6,6 +6,7 @@ import ctypes
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -44,6 +45,16 @@ class _CallTemplate:
     rounds: int
     tasks: object
     serial: bool
+
+
+DRIVER_FUNCTIONS = ("kernel", "kernel.tile")  # the names of the driver's functions
+
+
+class DriverFunctions(NamedTuple):
+    """The functions of the driver: its entry, and the one that runs a tile."""
+
+    run: Entry
+    tile: Entry
 
 
 class GroupLauncher:

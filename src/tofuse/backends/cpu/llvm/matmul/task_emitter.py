@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from tofuse.backends.cpu.llvm.emit import NONTEMPORAL_METADATA
 from tofuse.backends.cpu.llvm.entry import (
+    PART_PARAMETERS,
+    WHOLE_PART,
     context_word,
     context_words,
     entry_function,
+    part_range,
     worker_function,
 )
 from tofuse.backends.cpu.llvm.ir_text import ALIGNED_STACK, FunctionBuilder, size_operand
@@ -45,14 +48,14 @@ class TaskEmitter:
         first = len(kernel.buffers)
         self.sizes = {s: context_word(f, k) for k, s in enumerate(kernel.symbols, first)}
         workspace = context_word(f, context_words(kernel) - 3, "ptr")
-        start = f.let(f"mul i64 %share, {block_bytes}")
+        start = f.let(f"mul i64 %thread, {block_bytes}")
         self.workspace = f.let(f"getelementptr i8, ptr {workspace}, i64 {start}")
         self.contexts = {nest: self._local_context(nest.kernel) for nest in nests}
 
     def finish(self) -> str:
         """Return the text of the function."""
         self._report_status()
-        head = f"define void @{self.kernel.name}.slice0(ptr %context, i64 %share, i64 %shares)"
+        head = f"define void @{self.kernel.name}.slice0({PART_PARAMETERS})"
         return self.f.text(f"{head} noinline nounwind {ALIGNED_STACK}")
 
     def module(self, texts: Sequence[str], declarations: dict[str, str]) -> str:
@@ -65,10 +68,7 @@ class TaskEmitter:
 
     def share_of(self, tasks: str) -> tuple[str, str]:
         """Return the first of this thread's share of the tasks, and the first one after it."""
-        f = self.f
-        first = f.let(f"sdiv i64 {f.let(f'mul i64 {tasks}, %share')}, %shares")
-        after = f.let("add i64 %share, 1")
-        return first, f.let(f"sdiv i64 {f.let(f'mul i64 {tasks}, {after}')}, %shares")
+        return part_range(self.f, tasks)
 
     def call(
         self,
@@ -90,7 +90,7 @@ class TaskEmitter:
         for name, word in words.items():
             if name in context.slots:
                 f.put(f"store i64 {word}, ptr {context.slots[name]}")
-        f.put(f"call void @{nest.kernel.name}.slice0(ptr {context.base}, i64 0, i64 1)")
+        f.put(f"call void @{nest.kernel.name}.slice0(ptr {context.base}, {WHOLE_PART})")
 
     def extent(self, axis: str) -> str:
         """Return the extent of an axis as an operand."""
