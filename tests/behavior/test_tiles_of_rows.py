@@ -1,7 +1,9 @@
 """Launches that run by tiles of rows compute what separate launches do."""
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -153,11 +155,28 @@ def test_scratch_lowers_the_peak(small_caches):
     assert graph.peak_bytes < 1.2 * u.nbytes  # the result of the first step is in scratch
 
 
-def test_exported_programs_run_by_tiles(tmp_path):
-    (u,) = fields(1, (3000, 1000))  # more than L2 caches hold
+@pytest.mark.parametrize("planned", [1, 2, 4])
+def test_exported_programs_run_on_any_number_of_threads(planned, tmp_path):
+    (u,) = fields(1, (2000, 1024))  # more than L2 caches hold
     path = tmp_path / "heat.tofuse"
+    torch.set_num_threads(planned)
     tofuse.export(Heat(), (u,), path)
-    torch.testing.assert_close(tofuse.load(path)(u), Heat()(u))
+    loaded, expected = tofuse.load(path), Heat()(u)
+    for threads in (1, 2, 3, 4, 5, 7, 12):
+        torch.set_num_threads(threads)
+        torch.testing.assert_close(loaded(u), expected)
+
+
+def test_backwards_run_on_another_number_of_threads():
+    (u,) = fields(1, (2000, 1024))
+    u.requires_grad_()
+    torch.set_num_threads(4)
+    compiled, expected = tofuse.compile(Heat()), torch.autograd.grad(Heat()(u).sum(), u)
+    for threads in (4, 3, 1, 6):
+        torch.set_num_threads(4)
+        result = compiled(u).sum()
+        torch.set_num_threads(threads)
+        torch.testing.assert_close(torch.autograd.grad(result, u), expected)
 
 
 def test_stored_programs_run_by_tiles(small_caches):
@@ -170,4 +189,50 @@ def test_stored_programs_run_by_tiles(small_caches):
 
 class Heat(torch.nn.Module):
     def forward(self, u):
-        return heat(3)(u)
+        return heat(4)(u)
+
+
+STEPS = (
+    "F.pad({a}[2:] - {a}[:-2], (0, 0, 1, 1))",
+    "{a} + 0.2 * ({b}.roll(1, 0) + {b}.roll(-1, 0) - 2 * {b})",
+    "({a}.roll((1, -1), (0, 1)) * {b}).tanh()",
+    "F.pad({a}[None, None], (1, 1, 2, 0), mode='replicate')[0, 0][1:-1, 1:-1] * {b}",
+    "F.pad({a}[None, None], (0, 0, 1, 1), mode='reflect')[0, 0][2:] + {b}",
+    "torch.cat([{a}[-1:], {a}[:-1]]) - {b}.sigmoid()",
+    "{a} / (1 + {b}.abs().amax(1, keepdim=True))",
+    "torch.where({a} > {b}.roll(2, 0), {a}, 0.5 * {b})",
+    "{a}.to(torch.bfloat16).roll(1, 0).to({a}.dtype) * 0.5 + {b}",
+    "{a}.flip(1) * 0.3 + {b}",
+    "({a}.double().roll(-2, 0) + 1).rsqrt().nan_to_num(0.5, 1, -1).to({a}.dtype)",
+    "{a} - {a}.mean(0) * 0.1",
+)
+
+
+def random_program(seed):
+    """Return the text of a program of several steps, each of two results before it."""
+    rng = random.Random(seed)
+    names, lines = ["u", "v"], []
+    for k in range(rng.randint(2, 7)):
+        step = rng.choice(STEPS).format(a=names[-1], b=rng.choice(names))
+        names.append(f"w{k}")
+        lines.append(f"    {names[-1]} = {step}")
+    returned = sorted({names[-1], rng.choice(names[2:])})
+    return "\n".join(["def program(u, v):", *lines, f"    return {', '.join(returned)},"])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_steps(seed, small_caches):
+    namespace: dict[str, Any] = {"torch": torch, "F": F}
+    exec(random_program(seed), namespace)
+    program = namespace["program"]
+    rng = random.Random(seed)
+    u, v = fields(2, (rng.choice((64, 301, 640)), rng.choice((33, 64, 120))))
+    if rng.random() < 0.2:
+        u = u.t().contiguous().t()
+    with torch.no_grad():
+        compiled = tofuse.compile(program, **small_caches)
+        found = [compiled(u, v) for _ in range(2)][-1]
+        expected, eager = program(u.double(), v.double()), program(u, v)
+    for ours, exact, other in zip(found, expected, eager, strict=True):
+        allowed = 2 * (other.double() - exact).abs().max() + 1e-5
+        assert (ours.double() - exact).abs().max() <= allowed, random_program(seed)

@@ -50,7 +50,7 @@ def test_tiles():
     rows = "8 by 1 reads 0 1 8 4 -4 0 writes 1 0 8 4 0 4; 8 by 2"
     text = plan(
         "t_a = allocate f32[8]{1}",
-        f"tiles 4 of group 0 (t_v 64, t_a 32 allocated; {rows})",
+        f"tiles 4 in 2 of group 0 (t_v 64, t_a 32 allocated; {rows})",
         "launch 0 k(t_x, t_v) in group 0",
         "launch 1 k(t_v, t_a) in group 0",
         "release t_v",

@@ -13,8 +13,9 @@ from tofuse.ir.row_access import Interval, KernelRows, RowAccess, merged, withou
 class TileRanges:
     """The iterations of each launch for a tile, and the bytes of the tensors between launches.
 
-    `windows` are the bytes of each tensor in scratch that the tile reads or writes; None if they
-    are apart, or more than the scratch. Of these, the tile before has left those in `kept`.
+    `windows` are the bytes of each scratch tensor that the tile reads or writes; None if they are
+    not one interval, or exceed the scratch. `kept` is the part of each window that the tile before
+    has computed.
     """
 
     iterations: tuple[tuple[Interval, ...], ...]
@@ -45,8 +46,8 @@ class GroupRows:
     ) -> Iterator[TileRanges]:
         """Yield the ranges of some tiles of `count`, which one thread runs one after the other.
 
-        A thread does not compute again what it has left in scratch, or in memory, for the tile
-        before. `limits` are the bytes of each scratch tensor.
+        A thread does not compute again what it has computed for the tile before. `limits` are the
+        bytes of each tensor's scratch; None if they are not known yet.
         """
         held: dict[str, Interval] = {}
         for number in numbers:
@@ -114,3 +115,8 @@ def _fits(window: Interval | None, name: str, limits: Mapping[str, int] | None) 
     if window is None:
         return False
     return limits is None or window[1] - window[0] <= limits.get(name, window[1])
+
+
+def tile_chunks(count: int, chunks: int) -> list[range]:
+    """Return the numbers of the tiles in each chunk; chunks are as equal as can be."""
+    return [range(count * k // chunks, count * (k + 1) // chunks) for k in range(chunks)]

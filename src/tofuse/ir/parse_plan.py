@@ -96,13 +96,14 @@ def _launch(line: LineReader) -> Launch:
 
 def _tiles(line: LineReader) -> Tiles:
     count = line.number()
+    chunks = line.expect("in").number()
     group = line.expect("of").expect("group").number()
     scratch = [] if line.expect("(").peek() is None else line.separated(_scratch_rows)
     rows = []
     while line.skip(";"):
         rows.append(_kernel_rows(line))
     line.expect(")")
-    return Tiles(group, count, tuple(rows), tuple(scratch))
+    return Tiles(group, count, chunks, tuple(rows), tuple(scratch))
 
 
 def _scratch_rows(line: LineReader) -> ScratchRows:

@@ -135,15 +135,17 @@ class ScratchRows:
 
 @dataclass(frozen=True)
 class Tiles:
-    """Run the launches of a group tile by tile: `count` parts of their rows, one after the other.
+    """Run the launches of a group tile by tile: `count` parts of their rows.
 
-    A tile runs each launch for the rows that the tile stores, and for those that a later launch
-    reads. `rows` are the accesses of each launch to tensors that the group writes. `scratch` are
-    the tensors that only the group accesses.
+    A thread runs the tiles of a chunk one after the other, of `chunks` in all. A tile runs each
+    launch for the rows that the tile stores, and for those that a later launch reads and no tile
+    before it in the chunk has computed. `rows` are the accesses of each launch to tensors that the
+    group writes. `scratch` are the tensors that the group writes and reads, and nothing else does.
     """
 
     group: int
     count: int
+    chunks: int
     rows: tuple[KernelRows, ...]
     scratch: tuple[ScratchRows, ...]
 
@@ -228,7 +230,8 @@ def show_step(step: Step) -> str:
         case Tiles():
             scratch = (f"{s.name} {s.nbytes}{' allocated' * s.is_allocated}" for s in step.scratch)
             rows = "".join(f"; {r!r}" for r in step.rows)
-            return f"tiles {step.count} of group {step.group} ({', '.join(scratch)}{rows})"
+            numbers = f"{step.count} in {step.chunks} of group {step.group}"
+            return f"tiles {numbers} ({', '.join(scratch)}{rows})"
         case Launch():
             sizes = f"; {', '.join(map(str, step.sizes))}" if step.sizes else ""
             group = "" if step.group is None else f" in group {step.group}"

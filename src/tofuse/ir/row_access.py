@@ -44,7 +44,8 @@ class RowAccess:
 class KernelRows:
     """The accesses of a kernel whose outermost loop threads share, without a sum over that loop.
 
-    `iterations` are those of the loop. Each has `inner` iterations of the other parallel loops.
+    The parallel loops of the kernel, as one, have `iterations * inner` iterations, of which `inner`
+    belong to one iteration of the outermost loop.
     """
 
     iterations: int

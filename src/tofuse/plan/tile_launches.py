@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tofuse.analysis.plan_liveness import owners_of
-from tofuse.analysis.tile_ranges import GroupRows
+from tofuse.analysis.tile_ranges import GroupRows, tile_chunks
 from tofuse.cost.kernel_cost import overlapped
 from tofuse.cost.machine import CACHE_LINE, Machine
 from tofuse.cost.thresholds import (
@@ -20,11 +20,11 @@ from tofuse.cost.thresholds import (
     MAX_TILE_SCRATCH_L2_SHARE,
     MAX_TILED_LAUNCHES,
     MAX_TILED_TIME_SHARE,
+    TILE_CHUNKS_PER_THREAD,
     TILE_PART_US,
     TILE_ROWS,
     TILED_TRAFFIC_FACTOR,
 )
-from tofuse.cost.tile_chunks import tile_chunks
 from tofuse.ir.dims import product
 from tofuse.ir.launch_facts import TileableKernel
 from tofuse.ir.plan import Allocate, Launch, Plan, ScratchRows, Step, Tiles
@@ -116,7 +116,10 @@ class _Tiling:
             start += 1 if best is None else len(best.launches)
 
     def _candidates(self, launches: Sequence[Launch]) -> Iterator[tuple[Launch, ...]]:
-        """Yield the first launches whose last one reads more of the others than caches hold."""
+        """Yield the first 2, 3, ... launches that read more of one another than L2 caches hold.
+
+        The first one is read by another, and the last one reads others.
+        """
         cached = self.machine.l2_bytes * self.machine.threads
         for end in range(2, len(launches) + 1):
             group = tuple(launches[:end])
@@ -175,12 +178,15 @@ class _Tiling:
         facts, names = self._facts(launch), [t.tensor for t in launch.tensors]
         if facts is None:
             return False
-        writes = [a for a in facts.rows.accesses if a.writes and names[a.buffer] in shared]
+        accesses = facts.rows.accesses
+        writes = [a for a in accesses if a.writes and names[a.buffer] in shared]
+        if {a.buffer for a in accesses if a.writes} & {a.buffer for a in accesses if not a.writes}:
+            return False  # rows that are computed again would read what was written
         is_single = len({a.buffer for a in writes}) == len(writes)
         return is_single and all(0 < a.high - a.low <= a.step for a in writes)
 
     def _tiles(self, group: tuple[Launch, ...]) -> _Choice | None:
-        """Return the largest tiles that fit; None if they are not predicted to be faster."""
+        """Return the largest tiles whose scratch fits; None if separate launches are as fast."""
         facts = [f for x in group if (f := self._facts(x)) is not None]
         shared = self._read_by(group)
         for launch, own in zip(group, facts, strict=True):
@@ -193,13 +199,14 @@ class _Tiling:
         limit = MAX_TILE_SCRATCH_L2_SHARE * self.machine.l2_bytes
         separate_us = sum(self._kernel_us(f) + self.machine.parallel_us for f in facts)
         for count in dict.fromkeys(-(-height // (n * threads)) * threads for n in TILE_ROWS):
-            tiles = _tile_sizes(ranges, count, threads) if count >= 2 * threads else None
+            chunks = min(count, threads * TILE_CHUNKS_PER_THREAD)
+            tiles = _tile_sizes(ranges, count, chunks) if count >= 2 * threads else None
             if tiles is None or sum(s.nbytes for s in tiles.scratch) > limit:
                 continue
-            us = self._predicted_us(group, facts, tiles, shared, count)
-            if us > MAX_TILED_TIME_SHARE * separate_us:
-                return None
-            return _Choice(group, Tiles(0, count, tuple(rows), tiles.scratch), separate_us - us)
+            saved_us = separate_us - self._predicted_us(group, facts, tiles, shared, count)
+            if saved_us < (1 - MAX_TILED_TIME_SHARE) * separate_us:
+                return None  # smaller tiles take longer
+            return _Choice(group, Tiles(0, count, chunks, tuple(rows), tiles.scratch), saved_us)
         return None
 
     def _accesses(self, launch: Launch, rows: KernelRows, shared: frozenset[str]) -> KernelRows:
@@ -264,9 +271,13 @@ class _TileSizes:
     scratch: tuple[ScratchRows, ...]
 
 
-def _tile_sizes(ranges: GroupRows, count: int, threads: int) -> _TileSizes | None:
-    """Return the sizes of `count` tiles; None if the rows of too many are apart."""
-    tiles = [t for numbers in tile_chunks(count, threads) for t in ranges.tiles(numbers, count)]
+def _tile_sizes(ranges: GroupRows, count: int, chunks: int) -> _TileSizes | None:
+    """Return the sizes of `count` tiles; None if too many of them cannot use scratch.
+
+    The scratch holds up to twice the rows of most tiles. A tile with more, or whose rows are not
+    adjacent, as at a periodic edge, uses memory.
+    """
+    tiles = [t for numbers in tile_chunks(count, chunks) for t in ranges.tiles(numbers, count)]
     scratch: list[ScratchRows] = []
     for name in ranges.scratch:
         windows = [w for t in tiles if (w := t.windows[name]) is not None]
@@ -275,11 +286,11 @@ def _tile_sizes(ranges: GroupRows, count: int, threads: int) -> _TileSizes | Non
             return None
         limit = 2 * sizes[len(sizes) // 2]
         largest = max(n for n in sizes if n <= limit)
-        apart = len(tiles) - sum(n <= limit for n in sizes)
-        if apart > MAX_EDGE_TILE_SHARE * count:
+        outside = len(tiles) - sum(n <= limit for n in sizes)
+        if outside > MAX_EDGE_TILE_SHARE * count:
             return None
         nbytes = -(-largest // CACHE_LINE) * CACHE_LINE + 2 * CACHE_LINE
-        scratch.append(ScratchRows(name, nbytes, bool(apart)))
+        scratch.append(ScratchRows(name, nbytes, bool(outside)))
     iterations = tuple(
         sum(end - first for t in tiles for first, end in t.iterations[k])
         for k in range(len(ranges.rows))

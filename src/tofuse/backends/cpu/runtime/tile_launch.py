@@ -10,12 +10,11 @@ from itertools import chain
 
 import torch
 
-from tofuse.analysis.tile_ranges import GroupRows, TileRanges
+from tofuse.analysis.tile_ranges import GroupRows, TileRanges, tile_chunks
 from tofuse.backends.cpu.runtime.group_launch import HEADER_WORDS, TASK_WORDS
 from tofuse.backends.cpu.runtime.launch import Launcher, workspace
 from tofuse.cost.machine import CACHE_LINE
 from tofuse.cost.thresholds import WORK_PER_THREAD
-from tofuse.cost.tile_chunks import tile_chunks
 from tofuse.ir.dims import evaluate, size_hint
 from tofuse.ir.machine_function import Entry, function_address
 from tofuse.ir.plan import Launch, Tiles
@@ -40,7 +39,7 @@ class _CallTemplate:
 class TileLauncher:
     """Kernels that are called together, with the words of all kernels one after the other.
 
-    The words of tensors in scratch that are not allocated do not count.
+    The words of tensors that are in scratch only are passed, but not read.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class TileLauncher:
 
     def _make_template(self, threads: int) -> _CallTemplate:
         count, limits = self.tiles.count, self.limits
-        chunks = tile_chunks(count, threads)
+        chunks = tile_chunks(count, self.tiles.chunks)
         tiles = [t for numbers in chunks for t in self.ranges.tiles(numbers, count, limits)]
         before: list[TileRanges | None] = [None, *tiles]
         steps = (  # of each tile, with the words of one
@@ -140,6 +139,7 @@ class TileLauncher:
         words: list[int] = []
         for n, (name, offset) in enumerate(self.scratch_offsets.items()):
             source, shift = 1 + n, 0  # the tensor's own memory
+            assert tile.windows[name] is not None or self.tiles.scratch[n].is_allocated
             if (window := tile.windows[name]) is not None:
                 source, shift = 0, offset - _first_line(window)
             for launch, start in zip(self.launches, self.starts, strict=True):
