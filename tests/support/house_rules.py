@@ -350,6 +350,7 @@ LIMITS: Mapping[str, str] = {
     "backends/cuda/runtime/": "of CUDA, and of times",
     "backends/cpu/llvm/vector_math/": "coefficients and constants of formulas",
     "backends/cpu/llvm/link_image.py:": "the format of ELF files",
+    "backends/cpu/llvm/tile_driver.py:": "the words of its tables",
     "backends/cpu/llvm/matmul/gemm_context.py:BIAS_IN_PLACE": "a flag",
     "backends/cpu/llvm/matmul/few_rows.py:REGISTERS": "of AVX-512",
     "backends/cpu/llvm/matmul/masked_vectors.py:LANES": "floats of an AVX-512 register",

@@ -168,14 +168,14 @@ MIN_CALLS_OF_PLAN_WITH_ROOM = 64  # a chunk costs 8 us: "Room on the stack of fr
 MIN_COMPILED_GAIN = 1.03  # times faster, so that compiled code runs what was timed: "Call overhead"
 
 # -- launches by tiles of rows --------------------------------------------------------------------
-TILE_ROWS = (128, 64, 32, 16, 8, 4)  # of the last launch, the first that fits: "Tiles of rows"
-MAX_TILED_LAUNCHES = 8  # more repeat too many rows: not measured
-MAX_TILED_TIME_SHARE = 0.99  # of separate launches' time, predicted: "Tiles of rows"
+TRIED_TILE_HEIGHTS = (128, 64, 32, 16, 8, 4)  # rows; the first that fits is taken: "Tiles of rows"
+MAX_LAUNCHES_BY_TILES = 8  # more have many rows where chunks meet: not measured
+MAX_TILED_SHARE_OF_SEPARATE_TIME = 0.99  # as predicted: "Tiles of rows"
 MAX_TILE_SCRATCH_L2_SHARE = 0.5  # more pushes out what a tile reads and stores: "Tiles of rows"
-MAX_EDGE_TILE_SHARE = 0.25  # of tiles that use memory, as at a periodic edge: not measured
-TILED_TRAFFIC_FACTOR = 2.0  # memory is slower than assumed on three machines: "Tiles of rows"
-TILE_CHUNKS_PER_THREAD = 4  # more begin more often with rows to compute again: not measured
-TILE_PART_US = 0.15  # a part of a kernel's iterations takes so much more: not measured
+MAX_SHARE_OF_TILES_IN_MEMORY = 0.25  # others have scratch alone: not measured
+MEMORY_TIME_OVER_ASSUMED = 2.0  # on three processors: "Tiles of rows"
+TILE_CHUNKS_PER_THREAD = 4  # more compute more rows twice: not measured
+TILE_PART_CALL_US = 0.15  # for each kernel and tile: not measured
 
 # -- matrix products: ns an element of B, and shares of `Machine.flops` ---------------------------
 LIBRARY_ELEMENT_NS, LIBRARY_RATE = 0.38, 1.35  # that the library packs: "Products of few rows"
@@ -209,8 +209,8 @@ MIN_BLOCK_DEPTH_STEPS, MAX_BLOCK_DEPTH_STEPS = 256, 2048  # more gain nothing: "
 LEFT_BLOCK_L2_SHARE = 1 / 8  # more leaves less for the right panel: "Products by blocks"
 HALF_FULL_MICROPANEL_COST_COLUMNS = 24  # a full one costs 32: "Products by blocks"
 BLOCK_TRANSPOSE_ELEMENT_NS = 0.06  # in the L2 cache, with its copy: "Products by blocks"
-BF16_TILES_FLOPS = 220.0  # a nanosecond and thread, by the library: "Products by blocks"
-BF16_TILES_SPEEDUP = 5.0  # of our products by AMX over those of float32: "Products by blocks"
+LIBRARY_AMX_FLOPS_PER_NS = 220.0  # of a thread: "Products by blocks"
+AMX_SPEEDUP_OVER_FLOAT32 = 5.0  # of our microkernels: "Products by blocks"
 MIN_BLOCKED_PRODUCT_EXTENT = 16  # a nest of fewer rows or columns is more exact: not measured
 MIN_BLOCKED_FLOAT32_PRODUCT_EXTENT_AVX512 = 33  # a nest is as fast below: "Products by blocks"
 MIN_BLOCKED_FLOAT32_PRODUCT_ROWS = 40  # fewer pack the weight in vain: "Products by blocks"

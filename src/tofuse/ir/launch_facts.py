@@ -30,7 +30,7 @@ class LaunchFacts:
 
 @dataclass(frozen=True)
 class TileableKernel:
-    """A kernel of which rows can run by themselves, with its predicted time.
+    """A kernel whose rows can run separately, with its predicted time.
 
     `us` is the time of a launch, `work_us` that of its arithmetic alone, and `traffic_us` that of
     transferring `nbytes`. `nontemporal` are the buffers that it stores past the caches.

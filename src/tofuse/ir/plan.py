@@ -123,9 +123,9 @@ class Arena:
 
 @dataclass(frozen=True)
 class ScratchRows:
-    """A tensor of which a thread holds the rows of a tile, in `nbytes` bytes.
+    """A tensor whose rows of one tile are in `nbytes` bytes of a thread's scratch.
 
-    If the tensor is allocated, too, a tile whose rows are apart uses its memory.
+    A tile whose rows are not adjacent uses the memory of the tensor, which is then allocated, too.
     """
 
     name: str
@@ -137,10 +137,11 @@ class ScratchRows:
 class Tiles:
     """Run the launches of a group tile by tile: `count` parts of their rows.
 
-    A thread runs the tiles of a chunk one after the other, of `chunks` in all. A tile runs each
-    launch for the rows that the tile stores, and for those that a later launch reads and no tile
-    before it in the chunk has computed. `rows` are the accesses of each launch to tensors that the
-    group writes. `scratch` are the tensors that the group writes and reads, and nothing else does.
+    There are `chunks` of tiles. A thread runs the tiles of a chunk one after the other. In a tile,
+    each launch runs for two kinds of rows: those that the tile stores, and those that a later
+    launch of the tile reads, unless an earlier tile of the chunk has computed them. `rows` are the
+    accesses of each launch to tensors that the group writes. `scratch` are tensors that only the
+    group writes and reads.
     """
 
     group: int

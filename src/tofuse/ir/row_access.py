@@ -44,8 +44,8 @@ class RowAccess:
 class KernelRows:
     """The accesses of a kernel whose outermost loop threads share, without a sum over that loop.
 
-    The parallel loops of the kernel, as one, have `iterations * inner` iterations, of which `inner`
-    belong to one iteration of the outermost loop.
+    The outermost loop has `iterations`. In each, the other parallel loops have `inner` iterations
+    in all.
     """
 
     iterations: int
@@ -62,7 +62,7 @@ class KernelRows:
 
 
 def merged(intervals: list[Interval]) -> list[Interval]:
-    """Return the union of intervals, in order, without those that touch others."""
+    """Return the union of intervals, in order; adjacent intervals become one."""
     found: list[Interval] = []
     for first, end in sorted(intervals):
         if found and first <= found[-1][1]:
@@ -73,7 +73,7 @@ def merged(intervals: list[Interval]) -> list[Interval]:
 
 
 def without(intervals: list[Interval], removed: Interval | None) -> list[Interval]:
-    """Return what is left of intervals without another one."""
+    """Return the parts of intervals that are outside of `removed`."""
     if removed is None:
         return intervals
     parts = [(a, min(b, removed[0])) for a, b in intervals]

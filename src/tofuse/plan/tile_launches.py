@@ -16,14 +16,14 @@ from tofuse.analysis.tile_ranges import GroupRows, tile_chunks
 from tofuse.cost.kernel_cost import overlapped
 from tofuse.cost.machine import CACHE_LINE, Machine
 from tofuse.cost.thresholds import (
-    MAX_EDGE_TILE_SHARE,
+    MAX_LAUNCHES_BY_TILES,
+    MAX_SHARE_OF_TILES_IN_MEMORY,
     MAX_TILE_SCRATCH_L2_SHARE,
-    MAX_TILED_LAUNCHES,
-    MAX_TILED_TIME_SHARE,
+    MAX_TILED_SHARE_OF_SEPARATE_TIME,
+    MEMORY_TIME_OVER_ASSUMED,
     TILE_CHUNKS_PER_THREAD,
-    TILE_PART_US,
-    TILE_ROWS,
-    TILED_TRAFFIC_FACTOR,
+    TILE_PART_CALL_US,
+    TRIED_TILE_HEIGHTS,
 )
 from tofuse.ir.dims import product
 from tofuse.ir.launch_facts import TileableKernel
@@ -107,7 +107,7 @@ class _Tiling:
         start = 0
         while start < len(launches) - 1:
             best: _Choice | None = None
-            for group in self._candidates(launches[start : start + MAX_TILED_LAUNCHES]):
+            for group in self._candidates(launches[start : start + MAX_LAUNCHES_BY_TILES]):
                 found = self._tiles(group)
                 if found is not None and (best is None or found.saved_us > best.saved_us):
                     best = found
@@ -198,13 +198,15 @@ class _Tiling:
         threads, height = self.machine.threads, facts[-1].rows.iterations
         limit = MAX_TILE_SCRATCH_L2_SHARE * self.machine.l2_bytes
         separate_us = sum(self._kernel_us(f) + self.machine.parallel_us for f in facts)
-        for count in dict.fromkeys(-(-height // (n * threads)) * threads for n in TILE_ROWS):
+        for count in dict.fromkeys(
+            -(-height // (n * threads)) * threads for n in TRIED_TILE_HEIGHTS
+        ):
             chunks = min(count, threads * TILE_CHUNKS_PER_THREAD)
             tiles = _tile_sizes(ranges, count, chunks) if count >= 2 * threads else None
             if tiles is None or sum(s.nbytes for s in tiles.scratch) > limit:
                 continue
             saved_us = separate_us - self._predicted_us(group, facts, tiles, shared, count)
-            if saved_us < (1 - MAX_TILED_TIME_SHARE) * separate_us:
+            if saved_us < (1 - MAX_TILED_SHARE_OF_SEPARATE_TIME) * separate_us:
                 return None  # smaller tiles take longer
             return _Choice(group, Tiles(0, count, chunks, tuple(rows), tiles.scratch), saved_us)
         return None
@@ -237,7 +239,7 @@ class _Tiling:
     ) -> float:
         """Return the predicted time of a group by tiles, whose shared tensors stay in L2 caches."""
         machine = self.machine
-        total = machine.parallel_us + TILE_PART_US * count * len(group) / machine.threads
+        total = machine.parallel_us + TILE_PART_CALL_US * count * len(group) / machine.threads
         total += 2 * tiles.kept_bytes / (machine.l2_rate * machine.threads) / 1e3
         for launch, own, iterations in zip(group, facts, tiles.iterations, strict=True):
             cached = sum(self._nbytes(t.tensor) for t in launch.tensors if t.tensor in shared)
@@ -249,7 +251,7 @@ class _Tiling:
         machine = self.machine
         far = max(0.0, 1 - cached / max(1, kernel.nbytes)) * kernel.traffic_us
         near = cached / (machine.l2_rate * machine.threads) / 1e3
-        return overlapped(kernel.work_us, TILED_TRAFFIC_FACTOR * far + near)
+        return overlapped(kernel.work_us, MEMORY_TIME_OVER_ASSUMED * far + near)
 
     def _nbytes(self, name: str) -> int:
         allocation = self.allocations.get(name)
@@ -287,7 +289,7 @@ def _tile_sizes(ranges: GroupRows, count: int, chunks: int) -> _TileSizes | None
         limit = 2 * sizes[len(sizes) // 2]
         largest = max(n for n in sizes if n <= limit)
         outside = len(tiles) - sum(n <= limit for n in sizes)
-        if outside > MAX_EDGE_TILE_SHARE * count:
+        if outside > MAX_SHARE_OF_TILES_IN_MEMORY * count:
             return None
         nbytes = -(-largest // CACHE_LINE) * CACHE_LINE + 2 * CACHE_LINE
         scratch.append(ScratchRows(name, nbytes, bool(outside)))

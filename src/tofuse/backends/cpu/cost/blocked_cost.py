@@ -11,7 +11,7 @@ from tofuse.backends.cpu.cost.threads import threads_worth
 from tofuse.cost.kernel_cost import Cost
 from tofuse.cost.machine import Machine
 from tofuse.cost.thresholds import (
-    BF16_TILES_SPEEDUP,
+    AMX_SPEEDUP_OVER_FLOAT32,
     BLOCK_TRANSPOSE_ELEMENT_NS,
     HALF_FULL_MICROPANEL_COST_COLUMNS,
     PACKED_COLUMNS,
@@ -27,7 +27,7 @@ from tofuse.ir.schedule import Microkernel
 SPEEDUP_OVER_F32 = {
     Microkernel.F32: 1.0,
     Microkernel.BF16_PAIRS: 2.0,
-    Microkernel.BF16_TILES: BF16_TILES_SPEEDUP,
+    Microkernel.BF16_TILES: AMX_SPEEDUP_OVER_FLOAT32,
 }
 
 

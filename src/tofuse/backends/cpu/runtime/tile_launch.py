@@ -21,7 +21,7 @@ from tofuse.ir.plan import Launch, Tiles
 from tofuse.ir.row_access import Interval
 
 MAX_TEMPLATES = 4  # for different threads
-MOVE_WORDS, COPY_WORDS, PART_WORDS = 3, 3, 5  # see `backends/cpu/llvm/parallel_driver.py`
+MOVE_WORDS, COPY_WORDS, PART_WORDS = 3, 3, 5  # see `backends/cpu/llvm/tile_driver.py`
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +153,7 @@ class TileLauncher:
         words: list[int] = []
         for name, (first, end) in tile.kept.items():
             window, old = tile.windows[name], before.windows[name] if before else None
-            assert window is not None and old is not None  # what is kept is in scratch
+            assert window is not None and old is not None  # only rows in scratch are kept
             offset = self.scratch_offsets[name] + first
             target, source = offset - _first_line(window), offset - _first_line(old)
             if target != source:
