@@ -2,6 +2,7 @@
 
 import gc
 import json
+import mmap
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -257,14 +258,17 @@ def test_failures_in_table_and_page(tmp_path: Path):
 
 
 def test_memory_peak_counts_held_tensors():
-    """Linux counts resident pages inexactly (proc(5)): of three growths, the largest counts."""
+    """Linux counts resident pages inexactly (proc(5)): of three growths, the largest counts.
+
+    The last page of the tensor may have been resident before, so one page can be missing.
+    """
     growths = []
     for _ in range(3):
         gc.collect()  # garbage that is freed meanwhile would count against the tensor
         before = memory.reset_peak()
         held = torch.ones(40 * MB // 4)
         growths.append(memory.peak() - before)
-    assert held.nbytes <= max(growths) < 2 * held.nbytes
+    assert held.nbytes - mmap.PAGESIZE <= max(growths) < 2 * held.nbytes
 
 
 def test_leaf_requires_grad():
