@@ -44,6 +44,13 @@ torch.var_mean({f}, {d})[1]| torch.std_mean({f}, {d}, keepdim=True)[0]
 torch.trapezoid({f}, dim={d})| torch.diff({f}, dim={d})| {f}.nansum({d})
 torch.count_nonzero({f!}, {d}) * 0.5| F.avg_pool1d({f}, 2)| F.group_norm({f}, 1)
 F.max_pool1d({f}, 2)| F.adaptive_avg_pool1d({f}, 2)| torch.cov({f})
+{f}.new_zeros(2, *{f}.shape[1:]).index_add(0, torch.arange({f}.shape[0]) % 2, {f})
+{f}.new_zeros(3, *{f}.shape[1:]).index_add(0, {i}.reshape(-1)[:1].expand({f}.shape[0]) % 3, {f})
+{f}.scatter_add({d}, torch.arange({f}.numel()).view({f}.shape) % max({f}.shape[{d}], 1), {f} * {p})
+{f}.scatter_reduce({d}, torch.arange({f}.numel()).view({f}.shape) * 0, {f} + {p}, "mean")
+torch.zeros_like({f}).scatter_reduce({d}, ({f} * 0).long(), {f}, "mean", include_self=False)
+torch.zeros_like({f!}).scatter_reduce({d}, ({f!} * 0).long(), {f!}, "amax")
+{f}.clone().index_put_((torch.arange({f}.shape[0]) * 0,), {f} * {p}, accumulate=True)
 """
 
 PRODUCTS = """

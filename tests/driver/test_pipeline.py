@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
 from tests.driver.test_codegen import assert_close, is_unstable, outputs, random_inputs
-from tests.support.extra_steps import EXTRA_STEPS
+from tests.support.extra_steps import HOST_STEPS
 from tests.support.graphs import graphs
 from tests.support.numbers import sizes_of
 from tofuse.config import Config
@@ -20,7 +20,7 @@ EXAMPLES = 60
 @given(st.data())
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 def test_compiled(data: st.DataObject):
-    graph = data.draw(graphs(extra_steps=EXTRA_STEPS))
+    graph = data.draw(graphs(extra_steps=HOST_STEPS))
     assume(not is_unstable(graph))
     text = show_graph(graph)
     note(text)

@@ -112,6 +112,7 @@ def test_parse_errors_name_the_line(text: str, message: str):
     assert message in str(caught.value)
 
 
+INDEX = "v1 = iota [i0] : i64"
 NOT_VERIFIED = (
     ((LOAD, LOAD), "v0 is defined twice"),
     (("i0 = load x[i0] : f32",), "i0 is defined twice"),
@@ -136,6 +137,11 @@ NOT_VERIFIED = (
     ((LOAD, "v1 = reduce argmax<i0> v0 : f32"), "need a position"),
     ((LOAD, "v1 = reduce sum<i0> v0 at [i0] : f32"), "other reductions have none"),
     ((LOAD, "v1 = reduce argmax<i0> v0 at [i0 + i1] : i64"), "axes that are not reduced"),
+    ((LOAD, "scatter sum<i0> y[0] by v0 * 1 below 4 v0 : f32"), "v0 is not an i64"),
+    ((INDEX, LOAD, "scatter any<i7> y[0] by v1 * 1 below 4 v0 : f32"), "not other axes"),
+    ((INDEX, LOAD, "scatter sum<i0> y[i0] by v1 * 1 below 4 v0 : f32"), "not other axes"),
+    ((INDEX, LOAD, "scatter mean<i0> y[0] by v1 * 1 below 4 v0 : f32"), "mean combines no two"),
+    ((INDEX, LOAD, "scatter sum<i0> y[0] by v1 * 1 below 4 v0 : f32"), "nothing is stored in y"),
     (("v0 = uniform x[0][i0] of 4 stream 0 : f32",), "x holds f32"),
 )
 

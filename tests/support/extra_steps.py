@@ -1,4 +1,4 @@
-"""Further steps of random graphs: extrema, argmax, any, pad, iota, take, uniform, bernoulli."""
+"""Further steps of random graphs: extrema, any, pad, iota, take, scatters, random numbers."""
 
 from hypothesis import strategies as st
 
@@ -63,6 +63,34 @@ def _gather_step(g: GraphBuilder, x: Value) -> None:
     g.emit("take", x, index, dims=dims, wrap=g.draw(st.booleans()))
 
 
+def _scatter_step(g: GraphBuilder, x: Value) -> None:
+    """Combine elements along one dimension, selected by integers or by their position."""
+    if not x.shape:
+        return
+    at, extent = g.draw(st.integers(0, len(x.shape) - 1)), g.draw(st.integers(2, 4))
+    alike = [v for v in g.values if v.dtype in (DType.I32, DType.I64) and v.shape == x.shape]
+    if alike:
+        index = g.draw(st.sampled_from(alike))
+    else:
+        step = g.draw(st.sampled_from((1, 3)))
+        numbers = g.emit("iota", start=-2, step=step, shape=x.shape[at : at + 1], dtype=DType.I64)
+        index = numbers
+        if len(x.shape) > 1:
+            index = g.emit("broadcast", numbers, shape=x.shape, dims=(at,))
+    index = g.emit("remainder", index, Scalar(extent))
+    kinds = ("any",) if x.dtype is DType.BOOL else ("sum", "prod", "amax", "amin")
+    g.emit(
+        "scatter_reduce",
+        x,
+        index,
+        dim=at,
+        reduce=g.draw(st.sampled_from(kinds)),
+        start=g.constant(x.dtype),
+        shape=(*x.shape[:at], extent, *x.shape[at + 1 :]),
+        wrap=g.draw(st.booleans()),
+    )
+
+
 def _uniform(g: GraphBuilder, x: Value) -> None:
     """Random numbers with a seed from an iota, instead of an input."""
     seed = g.emit("iota", start=3, step=4, shape=(2,), dtype=DType.I64)
@@ -82,3 +110,4 @@ EXTRA_STEPS: tuple[Step, ...] = (
     _gather_step,
     _uniform,
 )
+HOST_STEPS: tuple[Step, ...] = (*EXTRA_STEPS, _scatter_step, _scatter_step)  # no kernel on a GPU

@@ -320,6 +320,7 @@ FENCES: dict[str, tuple[str, ...]] = {
         "backends/interp/",
         "frontends/",
         "ops/operator_names",
+        "ops/indexed",
         "ops/reference",
     ),
     "llvmlite": ("backends/cpu/llvm/",),

@@ -60,10 +60,12 @@ def assert_same_bits(a: torch.Tensor, b: torch.Tensor) -> None:
 
 
 def _index_limit(graph: Graph) -> int | None:
-    """Return the bound of integer inputs, which may be indices; None if no op gathers."""
+    """Return the bound of integer inputs, which may be indices; None if no op reads an index."""
     extents = [
         op.inputs[0].shape[op.ints("dims").index(-1)] for op in graph.ops if op.kind == "take"
     ]
+    scatters = (op for op in graph.ops if op.kind == "scatter_reduce")
+    extents += (op.result.shape[op.int("dim")] for op in scatters)
     return min(evaluate(e, sizes_of(graph)) for e in extents) if extents else None
 
 

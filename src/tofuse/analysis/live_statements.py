@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tofuse.ir.kernel import Next, Previous, Stmt, Store
+from tofuse.ir.kernel import WRITES, Next, Previous, Stmt
 
 
 def live_statements(body: Sequence[Stmt]) -> list[Stmt]:
     """Return the statements that a store depends on, and the stores."""
-    definitions = {s.name: s for s in body if not isinstance(s, Store)}
+    definitions = {s.name: s for s in body if not isinstance(s, WRITES)}
     steps = {s.previous: s for s in body if isinstance(s, Next)}
     live: set[Stmt] = set()
-    work: list[Stmt] = [s for s in body if isinstance(s, Store)]
+    work: list[Stmt] = [s for s in body if isinstance(s, WRITES)]
     while work:
         stmt = work.pop()
         if stmt in live:

@@ -13,7 +13,7 @@ from typing import TypeVar, Union
 
 from tofuse.analysis.intervals import IntervalRules
 from tofuse.ir.graph import Scalar
-from tofuse.ir.kernel import Compute, Kernel, Reduce, Store, iteration_axes
+from tofuse.ir.kernel import WRITES, Compute, Kernel, Reduce, Store, iteration_axes
 from tofuse.ir.mask import Mask
 from tofuse.ir.statement import Arg
 from tofuse.ir.types import DType
@@ -75,7 +75,7 @@ class _Masked:
         self.kernel = kernel
         self.values: dict[str, MaskedValue] = {condition: float(masked_if)}
         for s in kernel.body:
-            if not isinstance(s, Store) and s.name not in self.values:
+            if not isinstance(s, WRITES) and s.name not in self.values:
                 self.values[s.name] = self._value(s) if isinstance(s, Compute) else None
 
     def required_maxima(self, axis: str) -> Mapping[str, float] | None:

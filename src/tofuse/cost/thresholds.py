@@ -281,3 +281,5 @@ MAX_TIME_SHARE_OF_OTHER_VECTOR_AXIS = 0.8  # predictions differ less by chance: 
 MAX_REROLLED_LOOPS = 32  # each costs a walk over the program: not measured
 MAX_STEPS_READ_BACK = 2  # a filter of second order needs them: not measured
 MAX_UNROLLED_SCAN_STEPS = 512  # tracing more takes seconds: not measured
+MIN_VALUES_PER_ELEMENT = 1.5  # of a scatter, whose kernel writes all: "Values combined by index"
+MAX_ELEMENTS_STARTED_SERIALLY = 1 << 16  # of a scatter: "Values combined by index"

@@ -10,7 +10,7 @@ from tofuse.cost.thresholds import MIN_NONTEMPORAL_BYTES
 from tofuse.graph_partition import Partition
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Value
-from tofuse.ir.kernel import Kernel
+from tofuse.ir.kernel import Kernel, Scatter
 
 
 def nontemporal_values(part: Partition, l3_bytes: int) -> frozenset[Value]:
@@ -45,9 +45,15 @@ def nontemporal_values(part: Partition, l3_bytes: int) -> frozenset[Value]:
 def mark_nontemporal(
     kernel: Kernel, arguments: tuple[Value, ...], nontemporal: frozenset[Value]
 ) -> Kernel:
-    """Return the kernel with the output buffers of the given values marked."""
+    """Return the kernel with the output buffers of the given values marked.
+
+    A scatter reads its buffer while it is in the cache.
+    """
+    scattered = {s.buffer for s in kernel.body if isinstance(s, Scatter)}
     buffers = tuple(
-        replace(b, role="nontemporal") if b.role == "out" and v in nontemporal else b
+        replace(b, role="nontemporal")
+        if b.role == "out" and v in nontemporal and b.name not in scattered
+        else b
         for b, v in zip(kernel.buffers, arguments, strict=True)
     )
     return replace(kernel, buffers=buffers)

@@ -8,7 +8,7 @@ their order, tiles and vectors (`ir/schedule.py`, `ir/nest.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import ClassVar, Union
 
@@ -207,6 +207,36 @@ class Store(Statement):
 
 
 @dataclass(frozen=True, eq=False)
+class Scatter(Statement):
+    """Replace the element at `index + stride * dynamic_index` by its combination with a value.
+
+    `op` is a reduction; stores have written the buffer before. Points that differ only in the axes
+    `over` may have the same element. For `dynamic_index`, `extent` and `wrap`, see `Gather`.
+    """
+
+    buffer: str
+    index: AffineExpr
+    dynamic_index: str
+    stride: Dim
+    extent: Dim
+    wrap: bool
+    op: str
+    over: tuple[str, ...]
+    value: str
+    dtype: DType
+
+    def map(self, f: StatementMap) -> Scatter:
+        return replace(
+            self,
+            index=f.index(self.index),
+            dynamic_index=f.value(self.dynamic_index),
+            stride=f.dim(self.stride),
+            extent=f.dim(self.extent),
+            value=f.value(self.value),
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class Previous(Statement):
     """The value that a `Next` handed over in the step before along `axis`; `start` in the first.
 
@@ -243,7 +273,9 @@ Definition = Union[  # noqa: UP007
 ]
 Carried = Union[Scan, Previous]  # noqa: UP007
 CARRIED = (Scan, Previous)  # the statements that the loop along their axis carries
-Stmt = Union[Definition, Store]  # noqa: UP007
+Write = Union[Store, Scatter]  # noqa: UP007
+WRITES = (Store, Scatter)  # the statements that define no value
+Stmt = Union[Definition, Write]  # noqa: UP007
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +298,7 @@ class Kernel:
     @cached_property
     def definitions(self) -> Mapping[str, Definition]:
         """The statement that defines each value."""
-        return {s.name: s for s in self.body if not isinstance(s, Store)}
+        return {s.name: s for s in self.body if not isinstance(s, WRITES)}
 
     @cached_property
     def seeds(self) -> frozenset[str]:
@@ -290,8 +322,8 @@ def iteration_axes(
 ) -> tuple[Mapping[str, frozenset[str]], Mapping[Stmt, frozenset[str]]]:
     """Return the axes that each value depends on, and the axes that each statement runs over.
 
-    The two differ for a reduction: it runs over its operand's axes, but its value depends only on
-    the axes that are not reduced. A scan and its value depend on its axis.
+    A reduction runs over its operand's axes, but its value depends only on those that are not
+    reduced. A scan and its value depend on its axis.
     """
     values: dict[str, frozenset[str]] = {}
     domains: dict[Stmt, frozenset[str]] = {}
@@ -299,9 +331,10 @@ def iteration_axes(
         axes = _union([values[u] for u in stmt.uses], [i for i in stmt.indices if i.terms])
         if isinstance(stmt, CARRIED):
             axes |= {stmt.axis}
-        domains[stmt] = axes | frozenset(stmt.over) if isinstance(stmt, Reduce) else axes
-        if not isinstance(stmt, Store):
-            values[stmt.name] = axes - frozenset(stmt.over) if isinstance(stmt, Reduce) else axes
+        over = stmt.over if isinstance(stmt, (Reduce, Scatter)) else ()
+        domains[stmt] = axes.union(over) if over else axes
+        if not isinstance(stmt, WRITES):
+            values[stmt.name] = axes.difference(over) if over else axes
     return values, domains
 
 
@@ -317,7 +350,7 @@ def buffers_of(stmt: Stmt) -> tuple[str, ...]:
     """Return the buffers that a statement reads or writes."""
     if isinstance(stmt, Uniform):
         return (stmt.seed,)
-    return (stmt.buffer,) if isinstance(stmt, (Load, Gather, Store)) else ()
+    return (stmt.buffer,) if isinstance(stmt, (Load, Gather, *WRITES)) else ()
 
 
 def show_stmt(stmt: Stmt) -> str:
@@ -355,6 +388,11 @@ def show_stmt(stmt: Stmt) -> str:
             right = f"previous<{stmt.axis}> {stmt.start} reads{reads}"
         case Next():
             right = f"next {stmt.previous} {stmt.arg}"
+        case Scatter():
+            at = f"{'wrap ' if stmt.wrap else ''}{stmt.buffer}[{stmt.index!r}]"
+            by = f"by {stmt.dynamic_index} * {stmt.stride} below {stmt.extent}"
+            op = f"{stmt.op}<{','.join(stmt.over)}>"
+            return f"scatter {op} {at} {by} {stmt.value} : {stmt.dtype.value}"
         case Store():
             left = f"store {stmt.buffer}[{stmt.index!r}] {stmt.value}"
             return f"{left} : {stmt.dtype.value}"

@@ -24,6 +24,7 @@ from tofuse.ir.kernel import (
     Previous,
     Reduce,
     Scan,
+    Scatter,
     Stmt,
     Store,
     Uniform,
@@ -125,6 +126,8 @@ class _Parser:
         line.symbols = self.symbols
         if line.skip("store"):
             stmt: Stmt = Store(line.word(), self.index(line), self.arg(line), _dtype(line))
+        elif line.skip("scatter"):
+            stmt = self.scatter(line)
         else:
             name = line.word()
             stmt = self.definition(line.expect("="), name)
@@ -198,11 +201,17 @@ class _Parser:
         return Reduce(
             name,
             op=line.word(),
-            over=line.expect("<").words(),
-            arg=line.expect(">").lookup(self.names),
+            over=self.over(line),
+            arg=line.lookup(self.names),
             position=self.index(line) if line.skip("at") else None,
             dtype=_dtype(line),
         )
+
+    def over(self, line: LineReader) -> tuple[str, ...]:
+        """Consume `<i0,i1>`."""
+        axes = line.expect("<").words()
+        line.expect(">")
+        return axes
 
     def scan(self, line: LineReader, name: str) -> Scan:
         """Consume `cumsum<i0> v2 : f64`, or `cumsum<i0> v2 down : f64`."""
@@ -212,6 +221,21 @@ class _Parser:
             axis=line.expect("<").lookup(self.axes, "is not an axis"),
             arg=line.expect(">").lookup(self.names),
             reverse=line.skip("down"),
+            dtype=_dtype(line),
+        )
+
+    def scatter(self, line: LineReader) -> Scatter:
+        """Consume `sum<i0> y0[i1] by v0 * 64 below 2000 v1 : f32`."""
+        return Scatter(
+            op=line.word(),
+            over=self.over(line),
+            wrap=line.skip("wrap"),
+            buffer=line.word(),
+            index=self.index(line),
+            dynamic_index=line.expect("by").lookup(self.names),
+            stride=line.expect("*").dim(),
+            extent=line.expect("below").dim(),
+            value=line.lookup(self.names),
             dtype=_dtype(line),
         )
 

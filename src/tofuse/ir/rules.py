@@ -71,6 +71,7 @@ class Rule(Enum):
     VIEW_WITHOUT_STRIDES = "a view that strides cannot express"
     DIAGONAL = "a value would be read along its diagonal"
     GATHER_FROM_KERNEL = "a gather from a value computed in the same kernel"
+    SCATTER_FROM_KERNEL = "the result of a scatter, whose elements are final after the last one"
     SEED_FROM_KERNEL = "a seed computed in the same kernel"
     OPERAND_LOOPS = "an operand of the {} has loops of its own"
     SLICE_OF_REDUCTION = "a slice of a reduction's result"
@@ -82,6 +83,7 @@ class Rule(Enum):
     # no loops or launches
     DIFFERENT_LOOPS = "iteration spaces differ"
     SCAN_LOOP = "the steps of a cumulative operator or a loop along {} run one after another"
+    SCATTER_LOOP = "a scatter combines the values along {} one after another"
     SCAN_DIRECTIONS = "cumulative operators along {} in both directions"
     UNKNOWN_AXIS = "there is no axis {}"
     AXIS_LOOPS = "{} needs one loop, and at most one tile loop outside of it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tofuse.errors import VerifyError
-from tofuse.ir.kernel import CARRIED, Next, Reduce, Stmt, Store, Uniform, show_stmt
+from tofuse.ir.kernel import CARRIED, WRITES, Next, Reduce, Scatter, Stmt, Uniform, show_stmt
 from tofuse.ir.nest import For, Nest, Node, Reload, StmtNode
 
 Names = frozenset[str]
@@ -34,7 +34,7 @@ def _verify_nodes(
                 values.add(node.name)
             case StmtNode():
                 _verify_statement(nest, node.stmt, axes, begun, values)
-                if not isinstance(node.stmt, Store | Reduce):
+                if not isinstance(node.stmt, (*WRITES, Reduce)):
                     values.add(node.stmt.name)
             case For():
                 own = frozenset(a.reduce.name for a in node.reductions)
@@ -49,7 +49,9 @@ def _verify_statement(nest: Nest, s: Stmt, axes: Names, begun: Names, values: se
     for name in s.uses:
         if name not in values:
             raise VerifyError(f"{name} is neither computed nor reloaded before, {where}")
-    over = s.over if isinstance(s, Reduce) else (s.axis,) if isinstance(s, CARRIED) else ()
+    over = (
+        s.over if isinstance(s, (Reduce, Scatter)) else (s.axis,) if isinstance(s, CARRIED) else ()
+    )
     for axis in (*(a for i in s.indices for a in i.axes), *over):
         if axis not in axes:
             raise VerifyError(f"there is no loop over {axis} around, {where}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tofuse.errors import VerifyError
-from tofuse.ir.kernel import Stmt, Store, show_stmt
+from tofuse.ir.kernel import WRITES, Stmt, show_stmt
 from tofuse.ir.tile import TileNest, TileProgram
 
 
@@ -43,5 +43,5 @@ def _verify_statements(statements: Sequence[Stmt], values: set[str]) -> None:
         for name in s.uses:
             if name not in values:
                 raise VerifyError(f"{name} is not computed before, in '{show_stmt(s)}'")
-        if not isinstance(s, Store):
+        if not isinstance(s, WRITES):
             values.add(s.name)

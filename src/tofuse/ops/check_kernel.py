@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim, symbols_of
 from tofuse.ir.kernel import (
+    WRITES,
     Buffer,
     Compute,
     Gather,
@@ -17,6 +18,7 @@ from tofuse.ir.kernel import (
     Previous,
     Reduce,
     Scan,
+    Scatter,
     Stmt,
     Store,
     Uniform,
@@ -25,7 +27,7 @@ from tofuse.ir.kernel import (
 )
 from tofuse.ir.types import DType
 from tofuse.ops.philox import HALF_WORDS
-from tofuse.ops.table import OPS, PREDICATES, Pattern
+from tofuse.ops.table import OPS, PREDICATES, REDUCTION_COMBINES, Pattern
 
 READ_ROLES: tuple[str, ...] = ("in", "host")
 WRITE_ROLES: tuple[str, ...] = ("out", "nontemporal")
@@ -55,7 +57,9 @@ def check_kernel(kernel: Kernel) -> None:
             _verify_scan(stmt, axes, values)
         if isinstance(stmt, (Previous, Next)):
             _verify_recurrence(kernel, stmt, axes, values)
-        if isinstance(stmt, Store):
+        if isinstance(stmt, Scatter):
+            _verify_scatter(kernel, stmt)
+        if isinstance(stmt, WRITES):
             continue
         if stmt.name in values or stmt.name in buffers or stmt.name in axes | symbols:
             raise _stmt_error(stmt, f"{stmt.name} is defined twice")
@@ -106,7 +110,7 @@ def _verify_indices(stmt: Stmt, axes: set[str], symbols: set[str]) -> None:
 
 
 def _verify_memory(stmt: Stmt, buffers: dict[str, Buffer]) -> None:
-    roles = WRITE_ROLES if isinstance(stmt, Store) else READ_ROLES
+    roles = WRITE_ROLES if isinstance(stmt, WRITES) else READ_ROLES
     expected = DType.I64 if isinstance(stmt, Uniform) else stmt.dtype
     for name in buffers_of(stmt):
         if name not in buffers:
@@ -114,13 +118,13 @@ def _verify_memory(stmt: Stmt, buffers: dict[str, Buffer]) -> None:
         role, dtype = buffers[name].role, buffers[name].dtype
         if role not in roles:
             raise _stmt_error(stmt, f"{name} is {role}, not {' or '.join(roles)}")
-        if expected is not (dtype if isinstance(stmt, Store) else dtype.opmath):
+        if expected is not (dtype if isinstance(stmt, WRITES) else dtype.opmath):
             raise _stmt_error(stmt, f"{name} holds {dtype.value}")
 
 
 def _verify_types(stmt: Stmt, values: dict[str, DType]) -> None:
     """Check that no value has a reduced float type, guards are b1, indices i64, stores fit."""
-    if not isinstance(stmt, Store) and (stmt.dtype.is_reduced_float or stmt.dtype is DType.OTHER):
+    if not isinstance(stmt, WRITES) and (stmt.dtype.is_reduced_float or stmt.dtype is DType.OTHER):
         raise _stmt_error(stmt, f"no register holds {stmt.dtype.value}")
     match stmt:
         case Load() | Gather() | InRange():
@@ -128,6 +132,11 @@ def _verify_types(stmt: Stmt, values: dict[str, DType]) -> None:
                 raise _stmt_error(stmt, f"the guard {stmt.guard} is not a boolean")
             if isinstance(stmt, Gather) and values[stmt.dynamic_index] is not DType.I64:
                 raise _stmt_error(stmt, f"{stmt.dynamic_index} is not an i64")
+        case Scatter():
+            if values[stmt.dynamic_index] is not DType.I64:
+                raise _stmt_error(stmt, f"{stmt.dynamic_index} is not an i64")
+            if values[stmt.value] is not stmt.dtype.opmath:
+                raise _stmt_error(stmt, f"{stmt.value} is {values[stmt.value].value}")
         case Store():
             if isinstance(stmt.value, str) and values[stmt.value] is not stmt.dtype.opmath:
                 raise _stmt_error(stmt, f"{stmt.value} is {values[stmt.value].value}")
@@ -184,6 +193,16 @@ def _verify_scan(stmt: Scan, axes: set[str], values: dict[str, DType]) -> None:
         raise _stmt_error(stmt, f"{stmt.axis} is not an axis of the kernel")
     if values[stmt.arg] is not stmt.dtype:
         raise _stmt_error(stmt, f"{stmt.arg} is {values[stmt.arg].value}")
+
+
+def _verify_scatter(kernel: Kernel, stmt: Scatter) -> None:
+    if stmt.op not in REDUCTION_COMBINES:
+        raise _stmt_error(stmt, f"{stmt.op} combines no two values")
+    if not set(stmt.over) <= kernel.extents.keys() - set(stmt.index.axes):
+        raise _stmt_error(stmt, f"{stmt.over} are not other axes of the kernel")
+    before = kernel.body[: kernel.body.index(stmt)]
+    if not any(isinstance(s, Store) and s.buffer == stmt.buffer for s in before):
+        raise _stmt_error(stmt, f"nothing is stored in {stmt.buffer} before")
 
 
 def _verify_recurrence(

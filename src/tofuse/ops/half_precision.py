@@ -29,9 +29,10 @@ _STEPS = _overloads(
 _TAILS = _overloads("acos acosh asin asinh rsqrt")
 # The order of a sum, and where its parts are rounded, decides its last bit.
 _REDUCTIONS = _overloads(
-    "convolution convolution_backward embedding_dense_backward "
+    "convolution convolution_backward embedding_dense_backward index_add index_put "
     "_log_softmax _log_softmax_backward_data _softmax _softmax_backward_data linalg_vector_norm "
-    "logsumexp mean mean.dim prod prod.dim_int std.correction std_mean.correction sum "
+    "logsumexp mean mean.dim prod prod.dim_int scatter_add scatter_reduce.two "
+    "std.correction std_mean.correction sum "
     "sum.dim_IntList var.correction var_mean.correction "
     "native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward "
     "_fused_rms_norm _fused_rms_norm_backward "

@@ -16,6 +16,7 @@ from tofuse.ir.graph import Attr, Graph, Op, Operand, Value
 from tofuse.ir.recurrence import StepOp, StepOperand, recurrence_of
 from tofuse.ir.size_expression import ArgumentSize, SizeExpression, SizeSource, evaluate_size
 from tofuse.ir.types import DType
+from tofuse.ops.indexed import scatter_reduce, take
 from tofuse.ops.philox import bernoulli, uniform
 from tofuse.ops.table import OPS, Pattern, scan_dtype
 
@@ -217,21 +218,6 @@ def _pad(x: Tensor, fill: Tensor, low: tuple[int, ...], high: tuple[int, ...]) -
     return torch.nn.functional.pad(x, amounts, value=fill.item())
 
 
-def _take(x: Tensor, index: Tensor, dims: tuple[int, ...], wrap: bool) -> Tensor:
-    extent = x.shape[dims.index(-1)]
-    low = -extent if wrap else 0
-    if index.numel() and not (low <= int(index.min()) and int(index.max()) < extent):
-        raise IndexError(f"index out of range for an extent of {extent}")
-    picks = []
-    for k, d in enumerate(dims):
-        if d == -1:
-            picks.append(torch.where(index < 0, index + extent, index).to(torch.int64))
-        else:
-            line = torch.arange(x.shape[k])
-            picks.append(line.reshape([-1 if i == d else 1 for i in range(index.dim())]))
-    return x[tuple(picks)]
-
-
 def _reduction(kind: str) -> Callable[..., Tensor]:
     def reduce(x: Tensor, dims: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         kept = [d for d in range(x.dim()) if d not in dims]
@@ -362,7 +348,8 @@ _RULES: dict[str, Callable[..., Tensor]] = {
     "slice": _slice,
     "cat": lambda *parts, dim: torch.cat(parts, dim),
     "pad": _pad,
-    "take": _take,
+    "take": take,
+    "scatter_reduce": scatter_reduce,
     "contract": _contract,
     "full": lambda value, shape, dtype: torch.full(shape, value, dtype=dtype),
     "iota": lambda start, step, shape, dtype: (start + step * torch.arange(shape[0])).to(dtype),

@@ -11,14 +11,15 @@ from tofuse.ir.graph import Attr, Op, Operand, Scalar, Value
 from tofuse.ir.recurrence import recurrence_of
 from tofuse.ir.types import HOST, DType, TensorType
 from tofuse.ops.philox import HALF_WORDS
-from tofuse.ops.table import OPS, PREDICATES, Pattern
+from tofuse.ops.table import OPS, PREDICATES, REDUCTION_COMBINES, Pattern
 
 
 def infer_type(kind: str, operands: tuple[Operand, ...], attrs: dict[str, Attr]) -> TensorType:
     """Return the result's type. Raises VerifyError if operands or attributes are invalid.
 
     `slice`, `uniform`, `bernoulli`, `full`, `iota` and `opaque` carry their result's shape and
-    dtype as the attributes `shape` and `dtype`; `reshape` and `broadcast` carry `shape`;
+    dtype as the attributes `shape` and `dtype`; `reshape`, `broadcast` and
+    `scatter_reduce` carry `shape`;
     `convert`, `contract` and the reductions carry `dtype`.
     """
     op = Op(kind, operands, (), tuple(attrs.items()))
@@ -133,6 +134,15 @@ def _scan(op: Op) -> TensorType:
     return x.type
 
 
+def _scatter(op: Op) -> TensorType:
+    (x, index), shape, dim = op.inputs, op.dims("shape"), op.int("dim")
+    if index.shape != x.shape or not index.dtype.is_int or len(shape) != len(x.shape):
+        raise VerifyError(f"{op.kind}: {index.type} does not fit {x.type} and {shape}")
+    if not 0 <= dim < len(shape) or op.attr("reduce") not in REDUCTION_COMBINES:
+        raise VerifyError(f"{op.kind}: no {op.attr('reduce')} in dimension {dim} of {shape}")
+    return TensorType(shape, x.dtype, x.type.device)
+
+
 def _recurrence(op: Op) -> TensorType:
     step, steps, state = recurrence_of(op), op.int("steps"), op.int("state")
     starts, inputs = op.inputs[: step.states], op.inputs[step.states :]
@@ -196,6 +206,7 @@ _RULES: dict[Pattern, Callable[[Op], TensorType]] = {
     Pattern.GATHER: _gather,
     Pattern.REDUCE: _reduce,
     Pattern.SCAN: _scan,
+    Pattern.SCATTER: _scatter,
     Pattern.RECURRENCE: _recurrence,
     Pattern.CONTRACT: _contract,
     Pattern.RANDOM: _random,

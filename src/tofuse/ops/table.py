@@ -19,6 +19,7 @@ class Pattern(Enum):
     GATHER = "gather"  # a load with a computed index
     REDUCE = "reduce"
     SCAN = "scan"  # a running result along one dimension
+    SCATTER = "scatter"  # combines values in elements that an index selects
     RECURRENCE = "recurrence"  # the state before each step of a loop over the first dimension
     CONTRACT = "contract"  # products of two operands, summed over a common dimension
     RANDOM = "random"
@@ -128,6 +129,11 @@ OPS: dict[str, OpDef] = {
     # or k to the last one if `reverse`. Accumulation is in `scan_dtype`.
     **_rows(Pattern.SCAN, 1, 4, "cumsum cumprod cummax cummin"),
     **_rows(Pattern.SCAN, 1, 100, "logcumsumexp"),
+    # scatter_reduce(x, index): attrs dim; reduce: sum, prod, amax, amin or any; start: the number
+    # with which every element begins; shape; wrap, as of take. Element e of x is combined into the
+    # element of the result that has e's indices, but `index[e]` in dimension dim. Accumulation is
+    # in the result's dtype, in order of e.
+    **_rows(Pattern.SCATTER, 2, 2, "scatter_reduce"),
     # recurrence(starts..., inputs...): the first `states` operands are the start values, the others
     # have an element for each step in their first dimension. attrs: states; steps; state, the
     # number of the state that element t of the result has before step t; body and next: see

@@ -20,7 +20,9 @@ from tofuse.ops.table import OPS, Pattern
 from tofuse.passes.chain_index import ChainIndex, is_reduction
 from tofuse.passes.product_ops import factors_of
 
-IN_MEMORY = frozenset((Pattern.REDUCE, Pattern.SCAN, Pattern.CONTRACT, Pattern.OPAQUE))
+IN_MEMORY = frozenset(
+    (Pattern.REDUCE, Pattern.SCAN, Pattern.SCATTER, Pattern.CONTRACT, Pattern.OPAQUE)
+)
 
 
 @dataclass(frozen=True, eq=False)

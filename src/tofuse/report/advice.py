@@ -183,6 +183,13 @@ _TABLE = (
         "and fuses there.",
     ),
     Advice(
+        (Rule.SCATTER_FROM_KERNEL,),
+        "It reads the result of a scatter",
+        "A scatter (`index_add`, `scatter_reduce`, `x[index] += y`) may combine its last value "
+        "with any element, so another kernel reads the result. What computes the values, and "
+        "other scatters of the same index, are in the scatter's kernel.",
+    ),
+    Advice(
         (Rule.SLICE_OF_REDUCTION, Rule.SLICE_OF_SCAN),
         "A slice of a reduction's result",
         "Only a slice of the result of a reduction or cumulative operator is used; the other "
@@ -268,6 +275,7 @@ _TABLE = (
             Rule.ONLY_PYTORCH,
             Rule.SPLIT_SCAN,
             Rule.SCAN_LOOP,
+            Rule.SCATTER_LOOP,
             Rule.SCAN_DIRECTIONS,
             Rule.UNKNOWN_AXIS,
             Rule.AXIS_LOOPS,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim, product, size_hint
-from tofuse.ir.kernel import Gather, Kernel, Load, Stmt, Store, Uniform
+from tofuse.ir.kernel import WRITES, Gather, Kernel, Load, Scatter, Stmt, Store, Uniform
 from tofuse.ir.nest import For, Nest, Node, StmtNode
 from tofuse.ir.tile import TileNest, TileProgram
 from tofuse.schedule.backward_slice import backward_slice
@@ -106,7 +106,7 @@ def _collect(
             _collect(node.body, node_path, axes, in_prologue, reads, writes)
         elif isinstance(node, StmtNode) and (accessed := _accessed(node.stmt)) is not None:
             buffer, index = accessed
-            found = writes if isinstance(node.stmt, Store) else reads
+            found = writes if isinstance(node.stmt, WRITES) else reads
             access = _Access(index, node_path, outer_axes, in_prologue)
             if isinstance(node.stmt, Gather):
                 span = product((node.stmt.stride, node.stmt.extent))
@@ -119,7 +119,7 @@ def _accessed(stmt: Stmt) -> tuple[str, AffineExpr | None] | None:
     match stmt:
         case Load() | Store():
             return stmt.buffer, stmt.index
-        case Gather():
+        case Gather() | Scatter():
             return stmt.buffer, None
         case Uniform():  # each thread reads the seed first, for its keys
             return stmt.seed, None
@@ -183,7 +183,7 @@ class _TileAccess:
 
     @property
     def is_write(self) -> bool:
-        return isinstance(self.stmt, Store)
+        return isinstance(self.stmt, WRITES)
 
 
 def _tile_accesses(number: int, nest: TileNest) -> Iterator[_TileAccess]:
@@ -198,7 +198,7 @@ def _tile_accesses(number: int, nest: TileNest) -> Iterator[_TileAccess]:
                 buffer, index = accessed
                 if isinstance(s, Load) and s.guard is not None:
                     index = None  # it may run later, when its guard is known
-                needed = backward_slice([s], definitions) if isinstance(s, Store) else ()
+                needed = backward_slice([s], definitions) if isinstance(s, WRITES) else ()
                 path = number, k, in_body, n
                 yield _TileAccess(s, buffer, index, path, axes, frozenset(needed))
 

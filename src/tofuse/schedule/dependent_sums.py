@@ -20,7 +20,7 @@ from typing import Union
 
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.graph import Scalar
-from tofuse.ir.kernel import Compute, Kernel, Reduce, Stmt, Store
+from tofuse.ir.kernel import WRITES, Compute, Kernel, Reduce, Stmt
 from tofuse.ir.statement import Arg
 from tofuse.ir.types import DType
 
@@ -91,7 +91,7 @@ DependentSum = Union[Variance, ExponentialSum]  # noqa: UP007
 
 def find_dependent_sums(kernel: Kernel, ready: Sequence[Reduce]) -> list[DependentSum]:
     """Return the dependent sums whose first reduction is `ready`, over axes of constant extents."""
-    values: dict[Arg, Stmt] = {s.name: s for s in kernel.body if not isinstance(s, Store)}
+    values: dict[Arg, Stmt] = {s.name: s for s in kernel.body if not isinstance(s, WRITES)}
     sums = [s for s in kernel.body if isinstance(s, Reduce) and s.op == "sum"]
     found = [_dependent_sum(r, product(kernel.extent(a) for a in r.over), values) for r in sums]
     return [d for d in found if d is not None and d.first in ready]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tofuse.ir.kernel import CARRIED, Kernel, Previous
 from tofuse.ir.rules import RejectedKernel, Rule
 from tofuse.ir.schedule import Schedule
+from tofuse.schedule.scatter_axes import combining_axes
 
 
 class Unschedulable(RejectedKernel):
@@ -15,7 +16,8 @@ def check_schedule(kernel: Kernel, schedule: Schedule) -> None:
     """Raise Unschedulable unless every axis has one loop, maybe with a tile loop outside of it.
 
     An axis and its tiles must not both be parallel, nor may the vector loop be parallel. The steps
-    of a scan run in one loop, in order; no loop of its kernel runs several iterations at once.
+    of a scan run in one loop, in order; no loop of its kernel runs several iterations at once. Nor
+    does a loop whose values a scatter combines.
     """
     loops, parallel = schedule.loops, schedule.parallel
     strips: dict[str, list[int]] = {a.name: [] for a in kernel.axes}
@@ -35,6 +37,10 @@ def check_schedule(kernel: Kernel, schedule: Schedule) -> None:
             raise Unschedulable(Rule.SCAN_LOOP(scan.axis))
         if directions.setdefault(scan.axis, scan.reverse) != scan.reverse:
             raise Unschedulable(Rule.SCAN_DIRECTIONS(scan.axis))
+    combining = combining_axes(kernel)
+    for k, lp in enumerate(loops):
+        if lp.axis in combining and (k < parallel or lp.jam > 1):
+            raise Unschedulable(Rule.SCATTER_LOOP(lp.axis))
     shared = [lp.axis for lp in loops[:parallel]]
     if len(set(shared)) != len(shared):
         raise Unschedulable(Rule.PARALLEL_TILES())

@@ -15,6 +15,7 @@ from tofuse.errors import VerifyError
 from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim, evaluate
 from tofuse.ir.kernel import (
+    WRITES,
     Compute,
     Definition,
     Gather,
@@ -26,12 +27,15 @@ from tofuse.ir.kernel import (
     Previous,
     Reduce,
     Scan,
+    Scatter,
     Store,
     Uniform,
+    Write,
     show_stmt,
 )
 from tofuse.ir.statement import Arg
 from tofuse.ir.types import DType
+from tofuse.ops.indexed import checked_index, scatter_elements
 from tofuse.ops.philox import (
     HALF_COUNTERS,
     HALF_WORDS,
@@ -39,7 +43,12 @@ from tofuse.ops.philox import (
     PHILOX_COUNTERS,
     philox4x32,
 )
-from tofuse.ops.reference import REFERENCE, TO_TORCH, reduce_rows, scan_rows
+from tofuse.ops.reference import (
+    REFERENCE,
+    TO_TORCH,
+    reduce_rows,
+    scan_rows,
+)
 from tofuse.ops.table import NO_POSITION, reduction_identity
 
 
@@ -75,6 +84,8 @@ class _Interpreter:
         for stmt in self.kernel.body:
             if isinstance(stmt, Store):
                 self.store(stmt)
+            elif isinstance(stmt, Scatter):
+                self.scatter(stmt)
             elif stmt.name not in self.values:
                 self.values[stmt.name] = self.value(stmt)
 
@@ -263,6 +274,17 @@ class _Interpreter:
         _check(stmt, at, buffer)
         buffer[at.reshape(-1)] = value.reshape(-1).to(buffer.dtype)
 
+    def scatter(self, stmt: Scatter) -> None:
+        """Combine elements of a buffer with values, one after another in order of the axes."""
+        buffer, value = self.buffers[stmt.buffer], self.values[stmt.value]
+        by = checked_index(self.values[stmt.dynamic_index], self.size(stmt.extent), stmt.wrap)
+        at = self.affine(stmt.index) + by * self.size(stmt.stride)
+        axes = self.kernel.axes
+        points = torch.zeros([self.size(a.extent) if a.name in stmt.over else 1 for a in axes])
+        at, value, _ = (x.reshape(-1) for x in torch.broadcast_tensors(at, value, points))
+        _check(stmt, at, buffer)
+        scatter_elements(buffer, at, value.to(buffer.dtype), stmt.op)
+
 
 def _loop_statements(
     kernel: Kernel, previous: Previous, known: Mapping[str, Tensor]
@@ -279,10 +301,10 @@ def _loop_statements(
         work += (kernel.definitions[u] for u in s.uses if u not in known)
         if isinstance(s, Previous):
             work.append(steps[s.name])
-    return [s for s in kernel.body if not isinstance(s, Store) and s in inside]
+    return [s for s in kernel.body if not isinstance(s, WRITES) and s in inside]
 
 
-def _check(stmt: Load | Gather | Store, at: Tensor, buffer: Tensor) -> None:
+def _check(stmt: Load | Gather | Write, at: Tensor, buffer: Tensor) -> None:
     lowest, highest = (int(at.min()), int(at.max())) if at.numel() else (0, -1)
     if lowest < 0 or highest >= buffer.numel():
         raise VerifyError(

@@ -15,6 +15,7 @@ from tofuse.capture.lower.rules.pointwise import POINTWISE_RULES
 from tofuse.capture.lower.rules.pooling import POOLING_RULES
 from tofuse.capture.lower.rules.reductions import REDUCTION_RULES
 from tofuse.capture.lower.rules.scatter import SCATTER_RULES
+from tofuse.capture.lower.rules.scatter_reduce import SCATTER_REDUCE_RULES
 from tofuse.capture.lower.rules.view_ops import VIEW_RULES
 
 
@@ -29,6 +30,7 @@ LOWERING_RULES: Mapping[str, LoweringRule] = {
     **POINTWISE_RULES,
     **VIEW_RULES,
     **SCATTER_RULES,
+    **SCATTER_REDUCE_RULES,
     **CONSTANT_INDEX_RULES,
     **MEMORY_ORDER_RULES,
     **REDUCTION_RULES,

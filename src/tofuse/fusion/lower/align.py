@@ -35,12 +35,18 @@ class Alignment:
 
 def align(ops: Sequence[Op], storage: Mapping[Value, MemRef]) -> Alignment:
     """Return axes for every value of a region; raise LoweringError if it has no common axes."""
-    state = Alignment(Atoms(), {}, {})
+    state, scattered = Alignment(Atoms(), {}, {}), list[Value]()
     for op in ops:
+        if any(v in scattered for v in op.inputs):
+            raise LoweringError(Rule.SCATTER_FROM_KERNEL())
         for k, x in enumerate(op.operands):
             if isinstance(x, Value) and x not in state.value_dims:
                 state.input_dims[op, k] = fresh_dims(state.atoms, x.shape)
         state.value_dims[op.result] = _RULES[OPS[op.kind].pattern](state, op)
+        if OPS[op.kind].pattern is Pattern.SCATTER:  # one loop starts all of one shape
+            same = next((v for v in scattered if v.shape == op.result.shape), op.result)
+            state.value_dims[op.result] = state.value_dims[same]
+            scattered.append(op.result)
     _share_reads(state, storage)
     if _is_diagonal(state):
         raise LoweringError(Rule.DIAGONAL())
@@ -205,6 +211,12 @@ def _scan(state: Alignment, op: Op) -> Dims:
     return state.operand_dims(op, 0)
 
 
+def _scatter(state: Alignment, op: Op) -> Dims:
+    for a, b in zip(state.operand_dims(op, 0), state.operand_dims(op, 1), strict=True):
+        state.atoms.unify(a, b)
+    return fresh_dims(state.atoms, op.result.shape)
+
+
 def _recurrence(state: Alignment, op: Op) -> Dims:
     states = op.int("states")
     inputs = [state.operand_dims(op, k) for k in range(states, len(op.operands))]
@@ -245,6 +257,7 @@ _RULES: dict[Pattern, Callable[[Alignment, Op], Dims]] = {
     Pattern.GATHER: _gather,
     Pattern.REDUCE: _reduce,
     Pattern.SCAN: _scan,
+    Pattern.SCATTER: _scatter,
     Pattern.RECURRENCE: _recurrence,
     Pattern.CONTRACT: _contract,
     Pattern.RANDOM: _random,

@@ -7,7 +7,7 @@ from itertools import permutations
 
 from tofuse.ir.affine import AffineExpr, make_affine
 from tofuse.ir.dims import known_multiple, product
-from tofuse.ir.kernel import CARRIED, Axis, Kernel, Reduce, Stmt, Uniform, iteration_axes
+from tofuse.ir.kernel import CARRIED, Axis, Kernel, Reduce, Scatter, Stmt, Uniform, iteration_axes
 from tofuse.ir.statement import StatementMap
 
 
@@ -30,7 +30,7 @@ def _mergeable(kernel: Kernel, p: Axis, q: Axis) -> bool:
 def _stmt_mergeable(stmt: Stmt, p: Axis, q: Axis) -> bool:
     if isinstance(stmt, Uniform):
         return _uniform_mergeable(stmt, p, q)
-    if isinstance(stmt, Reduce) and (p.name in stmt.over) != (q.name in stmt.over):
+    if isinstance(stmt, (Reduce, Scatter)) and (p.name in stmt.over) != (q.name in stmt.over):
         return False
     if isinstance(stmt, CARRIED) and stmt.axis in (p.name, q.name):
         return False
@@ -65,6 +65,6 @@ def _rewrite(stmt: Stmt, p: Axis, q: Axis) -> Stmt:
     if isinstance(stmt, Uniform) and (stmt.row.axes, stmt.col.axes) == ((p.name,), (q.name,)):
         extent = product((p.extent, q.extent))
         return replace(stmt, row=AffineExpr(), col=make_affine([(p.name, 1)]), extent=extent)
-    if isinstance(stmt, Reduce):
+    if isinstance(stmt, (Reduce, Scatter)):
         stmt = replace(stmt, over=tuple(a for a in stmt.over if a != q.name))
     return stmt.map(StatementMap(index=move))

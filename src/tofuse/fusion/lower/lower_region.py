@@ -9,6 +9,7 @@ from tofuse.fusion.concat.guards import is_in_range, operand_start
 from tofuse.fusion.lower.align import align
 from tofuse.fusion.lower.axes import Atom, LoweringError
 from tofuse.fusion.lower.flatten import flatten
+from tofuse.fusion.lower.lower_scatter import scatter, store_start
 from tofuse.fusion.lower.lowering_state import LoweredRegion, Lowering, OpRule, Substitution
 from tofuse.fusion.lower.register_types import (
     emit_convert,
@@ -47,7 +48,7 @@ def lower_region(
             raise
         region, storage = flat
         alignment = align(region.ops, storage)
-    return Lowering(region, storage, alignment, rounded, _EMIT).run()
+    return Lowering(region, storage, alignment, rounded, _EMIT, store_start, scatter).run()
 
 
 def _elementwise(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
@@ -305,7 +306,7 @@ def _source(self: Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg
     return self.add(Iota(self.fresh(), index, op.result.dtype.opmath))
 
 
-# None for OPAQUE: such an op does not align.
+# None for OPAQUE: such an op does not align. SCATTER has no value that another op could read.
 _EMIT: dict[Pattern, OpRule] = {
     Pattern.ELEMENTWISE: _elementwise,
     Pattern.BROADCAST: _view,

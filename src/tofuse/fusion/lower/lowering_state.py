@@ -37,6 +37,8 @@ from tofuse.ir.types import DType
 from tofuse.ops.table import OPS, Pattern
 
 Substitution = tuple[tuple[Atom, AffineExpr], ...]  # atoms with an index other than their loop
+# emits the writes of an op
+WriteRule = Callable[["Lowering", Op], None]
 # emits an op's result at substituted indices, under a guard
 OpRule = Callable[["Lowering", Op, Substitution, "str | None"], Arg]
 
@@ -51,13 +53,18 @@ class LoweredRegion:
 
 @dataclass(eq=False)
 class Lowering:
-    """The statements, axes and buffers of one region's kernel. `rules` emit ops, by pattern."""
+    """The statements, axes and buffers of one region's kernel. `rules` emit ops, by pattern.
+
+    Of a scatter, `store_start` and `scatter` emit the start and what is combined with it.
+    """
 
     region: Region
     storage: Mapping[Value, MemRef]
     alignment: Alignment
     rounded: frozenset[str]
     rules: Mapping[Pattern, OpRule]
+    store_start: WriteRule
+    scatter: WriteRule
     body: list[Stmt] = field(default_factory=list)
     types: dict[str, DType] = field(default_factory=dict)
     memo: dict[tuple[object, ...], Arg] = field(default_factory=dict)
@@ -70,11 +77,18 @@ class Lowering:
     def run(self) -> LoweredRegion:
         self.producers = {op.result: op for op in self.region.ops}
         self._name_axes()
-        for op in self.region.ops:
+        is_scatter = {op: OPS[op.kind].pattern is Pattern.SCATTER for op in self.region.ops}
+        scatters = [op for op in is_scatter if is_scatter[op] and op.result in self.region.outputs]
+        scattered = [op.result for op in scatters]
+        for op in scatters:
+            self.store_start(self, op)
+        for op in (op for op in self.region.ops if not is_scatter[op]):
             atoms = self.alignment.leaves(self.alignment.value_dims[op.result])
             if all(a in self.axes for a in atoms):
                 self.value(op.result, (), None)
-        for v in self.region.outputs:
+        for op in scatters:
+            self.scatter(self, op)
+        for v in (v for v in self.region.outputs if v not in scattered):
             memref = self.storage[v]
             index = self.address(memref, self.alignment.value_dims[v], ())
             out = self.buffer(memref.root, "out")
@@ -95,13 +109,13 @@ class Lowering:
         return ConcatGuards(self.producers)
 
     def _name_axes(self) -> None:
-        """Make a loop for each axis of the outputs and of the operands of reductions and scans."""
+        """Make a loop for each axis of the outputs and of the operands of ops with other axes."""
         iterated = [self.alignment.value_dims[v] for v in self.region.outputs]
         for op in self.region.ops:
             pattern = OPS[op.kind].pattern
             if pattern is Pattern.RECURRENCE:
                 iterated.append(self.alignment.value_dims[op.result])
-            if pattern in (Pattern.REDUCE, Pattern.SCAN, Pattern.CONTRACT):
+            if pattern in (Pattern.REDUCE, Pattern.SCAN, Pattern.SCATTER, Pattern.CONTRACT):
                 iterated.append(self.alignment.operand_dims(op, 0))
         for dims in iterated:
             for atom in self.alignment.leaves(dims):

@@ -178,4 +178,10 @@ def unbatched_operands(targets: Targets) -> set[Value]:
 
 
 # A random op is keyed by the index in its own result, so it cannot become a slice of another one.
-BATCHABLE = frozenset(Pattern) - {Pattern.SCAN, Pattern.RANDOM, Pattern.SOURCE, Pattern.OPAQUE}
+BATCHABLE = frozenset(Pattern) - {
+    Pattern.SCAN,
+    Pattern.SCATTER,
+    Pattern.RANDOM,
+    Pattern.SOURCE,
+    Pattern.OPAQUE,
+}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.support.kernels import kernel
 from tofuse.backends.cuda.triton.merge_sums import Step, merge_sums
 from tofuse.cost.thresholds import MAX_MERGED_SUMS
-from tofuse.ir.kernel import Reduce, Stmt, Store
+from tofuse.ir.kernel import WRITES, Reduce, Stmt
 
 TWO_LEVELS = """kernel k(x: in f32, y: out f32) over i0:4 i1:8 {
   v0 = load x[(8)*i0 + i1] : f32
@@ -29,7 +29,7 @@ def sum_key(r: Reduce) -> str | None:
 def name(step: Step) -> str:
     if isinstance(step, tuple):
         return "+".join(r.name for r in step)
-    return step.buffer if isinstance(step, Store) else step.name
+    return step.buffer if isinstance(step, WRITES) else step.name
 
 
 def test_independent_sums_come_together():
@@ -57,4 +57,4 @@ def test_operands_come_first(data: st.DataObject):
         group: tuple[Stmt, ...] = step if isinstance(step, tuple) else (step,)
         assert len(group) <= MAX_MERGED_SUMS
         assert all(u in seen for s in group for u in s.uses)
-        seen |= {s.name for s in group if not isinstance(s, Store)}
+        seen |= {s.name for s in group if not isinstance(s, WRITES)}

@@ -10,6 +10,7 @@ from tofuse.cost.thresholds import MAX_SEGMENT_LOADS, MAX_SEGMENTS
 from tofuse.ir.dims import size_hint
 from tofuse.ir.kernel import (
     CARRIED,
+    WRITES,
     Compute,
     Gather,
     InRange,
@@ -18,7 +19,6 @@ from tofuse.ir.kernel import (
     Next,
     Reduce,
     Stmt,
-    Store,
 )
 
 
@@ -55,7 +55,7 @@ def statement_coverage(kernel: Kernel, axes: Sequence[str]) -> dict[Stmt, float]
     for s in reversed(kernel.body):
         live = (
             all_segments
-            if isinstance(s, (Store, Reduce, Next, *CARRIED))
+            if isinstance(s, (*WRITES, Reduce, Next, *CARRIED))
             else needed.get(s.name, frozenset())
         )
         if isinstance(s, (Load, Gather)) and s.guard in passing:

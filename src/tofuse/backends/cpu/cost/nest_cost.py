@@ -29,6 +29,7 @@ from tofuse.ir.kernel import (
     Previous,
     Reduce,
     Scan,
+    Scatter,
     Stmt,
     Store,
     Uniform,
@@ -227,6 +228,8 @@ class _Estimate:
                     self._arithmetic("load", stmt.dtype, around, 2 * times)
                 factor = 3 if stmt.position is not None else 1
                 self._arithmetic("cheap", stmt.dtype, around, factor * times)
+            case Scatter():
+                self._scatter(stmt, around, times)
             case Scan():
                 self._scan(stmt, around, times)
             case Previous() | Next():  # a load or a store of the carry
@@ -240,6 +243,14 @@ class _Estimate:
                 self._arithmetic("random", DType.F32, around, share * times)
             case _:
                 self._arithmetic("cheap", stmt.dtype, around, times)
+
+    def _scatter(self, s: Scatter, around: Loops, times: float) -> None:
+        """Add the cost of a scatter: of rows in vectors, or of one element after another."""
+        vector = around[-1].axis if self._is_vectorized(around) else None
+        by_row = vector is None or vector not in self.values[s.dynamic_index]
+        self._arithmetic("load" if by_row else "gather", s.dtype, around, 2 * times)
+        rounds = 3 if s.dtype.is_reduced_float else 1
+        self._arithmetic("cheap", s.dtype, around, rounds * times)
 
     def _scan(self, s: Scan, around: Loops, times: float) -> None:
         """Add the cost of a scan: in lanes of a vector, a combination for each doubling."""

@@ -11,13 +11,13 @@ from tofuse.analysis.reachability import reachable
 from tofuse.backends.cpu.cost.shifted_values import shifted_copies
 from tofuse.ir.dims import size_hint
 from tofuse.ir.kernel import (
+    WRITES,
     Compute,
     Gather,
     Kernel,
     Load,
     Reduce,
     Stmt,
-    Store,
     Uniform,
     iteration_axes,
 )
@@ -66,7 +66,7 @@ def recomputation_of_sums(kernel: Kernel, statements: Statements) -> Recomputati
     values, domains = iteration_axes(kernel)
     counts = Counter(s for s, _, _ in statements)
     again = [s for s, count in counts.items() if isinstance(s, Reduce) and count > 1]
-    definitions: dict[str, Stmt] = {s.name: s for s in kernel.body if not isinstance(s, Store)}
+    definitions: dict[str, Stmt] = {s.name: s for s in kernel.body if not isinstance(s, WRITES)}
     times: dict[Stmt, int] = {}
 
     def operands(s: Stmt) -> list[Stmt]:
@@ -100,7 +100,7 @@ def recomputation_by_shifts(kernel: Kernel, statements: Statements) -> Recomputa
         return Recomputation(0.0, 0.0, 1.0)
     needed, nbytes = set[Stmt](), 0.0
     _, domains = iteration_axes(kernel)
-    work: list[Stmt] = [s for s in kernel.body if isinstance(s, Store)]
+    work: list[Stmt] = [s for s in kernel.body if isinstance(s, WRITES)]
     while work:
         s = work.pop()
         if s in needed:
@@ -119,7 +119,7 @@ def recomputation_by_shifts(kernel: Kernel, statements: Statements) -> Recomputa
 
 def _copies(s: Stmt, group_of: Mapping[str, Sequence[Stmt]]) -> int:
     """Return how many statements compute what `s` does."""
-    return 1 if isinstance(s, Store) else len(group_of.get(s.name, (s,)))
+    return 1 if isinstance(s, WRITES) else len(group_of.get(s.name, (s,)))
 
 
 def _total_ns(statements: Statements) -> float:

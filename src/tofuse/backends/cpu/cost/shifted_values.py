@@ -10,7 +10,7 @@ from tofuse.cost.thresholds import MAX_SHIFT_SHARE_OF_EXTENT
 from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.graph import Scalar
-from tofuse.ir.kernel import Compute, InRange, Kernel, Load, Stmt, Store
+from tofuse.ir.kernel import WRITES, Compute, InRange, Kernel, Load, Stmt
 from tofuse.ir.statement import Arg
 
 Terms = tuple[tuple[str, Dim], ...]
@@ -44,7 +44,7 @@ class _Copies:
     def groups(self) -> list[list[Compute]]:
         members: dict[int, list[Compute]] = {}
         for s in self.kernel.body:
-            if isinstance(s, Store):
+            if isinstance(s, WRITES):
                 continue
             self.shapes[s.name] = self._shape(s)
             if isinstance(s, Compute) and self._inside(s) is None:

@@ -28,7 +28,7 @@ from tofuse.backends.cpu.llvm.scratch_accumulators import (
 )
 from tofuse.cost.thresholds import MAX_INNER_SUM_GROUPS, MAX_PRODUCT_SUM_CHAINS
 from tofuse.ir.dims import Dim, static_or
-from tofuse.ir.kernel import Compute, Reduce, Stmt, Store, iteration_axes
+from tofuse.ir.kernel import WRITES, Compute, Reduce, Stmt, iteration_axes
 from tofuse.ir.nest import Accumulator, For, Nest, Node, StmtNode, statements_in
 from tofuse.ir.schedule import Loop
 from tofuse.ir.staged_sum import (
@@ -60,7 +60,7 @@ class ActiveReductions:
         self.inner: set[str] = set()  # sums with accumulators of their own in a vector loop
         value_axes, statement_axes = iteration_axes(nest.kernel)
         self.value_axes, self.statement_axes = {**value_axes}, {**statement_axes}
-        self.value_dtypes = {s.name: s.dtype for s in nest.kernel.body if not isinstance(s, Store)}
+        self.value_dtypes = {s.name: s.dtype for s in nest.kernel.body if not isinstance(s, WRITES)}
         self.copies: dict[tuple[Stmt, str, int], Stmt] = {}  # see `unroll_and_jam.py`
         reads = Counter(name for s in nest.kernel.body for name in s.uses)
         once = [s for s in nest.kernel.body if isinstance(s, Compute) and reads[s.name] == 1]
@@ -72,7 +72,7 @@ class ActiveReductions:
         original, *_ = key
         self.copies[key] = copied
         self.statement_axes[copied] = self.statement_axes[original]
-        if not isinstance(original, Store) and not isinstance(copied, Store):
+        if not isinstance(original, WRITES) and not isinstance(copied, WRITES):
             self.value_axes[copied.name] = self.value_axes[original.name]
             self.value_dtypes[copied.name] = original.dtype
             if original.name in self.sums and isinstance(copied, Compute):

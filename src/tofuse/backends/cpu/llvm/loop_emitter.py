@@ -20,6 +20,7 @@ from tofuse.backends.cpu.llvm.register_transpose import (
     transpose_tile,
 )
 from tofuse.backends.cpu.llvm.scans import emit_scan
+from tofuse.backends.cpu.llvm.scatters import emit_scatter
 from tofuse.backends.cpu.llvm.statements import (
     emit_compute,
     emit_gather,
@@ -35,6 +36,7 @@ from tofuse.cost.thresholds import MAX_STATEMENTS
 from tofuse.ir.dims import Dim
 from tofuse.ir.interleave import interleave_groups
 from tofuse.ir.kernel import (
+    WRITES,
     Compute,
     Gather,
     InRange,
@@ -44,6 +46,7 @@ from tofuse.ir.kernel import (
     Previous,
     Reduce,
     Scan,
+    Scatter,
     Store,
     Uniform,
 )
@@ -370,7 +373,6 @@ class LoopEmitter:
                 emit_uniform(emitter, s)
             case Reduce():
                 self.reductions.update(emitter, s)
-                return
             case Scan():
                 emit_scan(emitter, self.carries, s)
             case Previous():
@@ -379,10 +381,11 @@ class LoopEmitter:
                 self.carries.next(emitter, s)
             case Store():
                 emit_store(emitter, s, self.buffer_dtypes[s.buffer])
-                return
+            case Scatter():
+                emit_scatter(emitter, s, self.buffer_dtypes[s.buffer])
             case _:
                 assert_never(s)
-        if s.name in self.nest.spills:
+        if not isinstance(s, (*WRITES, Reduce)) and s.name in self.nest.spills:
             emit_spill(emitter, s.name)
 
 

@@ -22,7 +22,7 @@ from tofuse.backends.cpu.llvm.table_lookup import (
     table_registers,
 )
 from tofuse.ir.interleave import is_vectorizable_stride
-from tofuse.ir.kernel import Compute, Gather, InRange, Iota, Load, Store
+from tofuse.ir.kernel import Compute, Gather, InRange, Iota, Load, Scatter, Store
 from tofuse.ir.nest import Reload
 from tofuse.ir.types import DType
 
@@ -102,7 +102,7 @@ def emit_gather(emitter: FunctionEmitter, s: Gather, memory: DType) -> None:
     vectors = []
     if is_row and s.index.coefficient(axis or "") == 1:
         any_passes = _any_passes(emitter, s)
-        row, valid = _check_index(emitter, s, index.operands[0], extent, 1, any_passes)
+        row, valid = check_index(emitter, s, index.operands[0], extent, 1, any_passes)
         at = f.let(f"add i64 {emitter.affine(s.index)}, {f.let(f'mul i64 {row}, {stride}')}")
         for u in range(emitter.unroll):
             mask, all_valid = emitter.mask(u, s.guard), splat(f, valid, "i1", lanes)
@@ -118,7 +118,7 @@ def emit_gather(emitter: FunctionEmitter, s: Gather, memory: DType) -> None:
         return
     int_ty = vector_type("i64", lanes)
     for u, by in enumerate(emitter.operands(s.dynamic_index, DType.I64)):
-        by, valid = _check_index(emitter, s, by, extent, lanes, emitter.mask(u, s.guard))
+        by, valid = check_index(emitter, s, by, extent, lanes, emitter.mask(u, s.guard))
         step = f.let(f"mul {int_ty} {by}, {splat(f, stride, 'i64', lanes)}")
         at = f.let(f"add {int_ty} {emitter.lane_indices(s.index, u)}, {step}")
         if lanes == 1:
@@ -143,8 +143,13 @@ def _any_passes(emitter: FunctionEmitter, s: Gather) -> str | None:
     return total
 
 
-def _check_index(
-    emitter: FunctionEmitter, s: Gather, index: str, extent: str, lanes: int, mask: str | None
+def check_index(
+    emitter: FunctionEmitter,
+    s: Gather | Scatter,
+    index: str,
+    extent: str,
+    lanes: int,
+    mask: str | None,
 ) -> tuple[str, str]:
     """Wrap the index if required; return it and the mask of valid lanes.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from tofuse.backends.cpu.llvm.active_reductions import ActiveReductions, reductions_in
 from tofuse.backends.cpu.llvm.value_ranges import COPY_MARK
 from tofuse.ir.affine import AffineExpr
-from tofuse.ir.kernel import Reduce, Stmt, Store, Uniform
+from tofuse.ir.kernel import WRITES, Reduce, Stmt, Uniform
 from tofuse.ir.nest import Accumulator, For, Nest, Node, Reload, Scratch, StmtNode
 from tofuse.ir.statement import StatementMap
 
@@ -79,7 +79,7 @@ class _Copier:
                         s.name in begun or self._can_copy_column_reduction(s, inside)
                     ):
                         return False
-                    if not isinstance(s, Store) and s.name in names and self._varies(s.name):
+                    if not isinstance(s, WRITES) and s.name in names and self._varies(s.name):
                         return False
         return True
 
@@ -147,7 +147,7 @@ class _Copier:
             copied = s.map(
                 StatementMap(index=lambda i: self._index(i, r), value=lambda v: self._name(v, r))
             )
-            if not isinstance(copied, Store):
+            if not isinstance(copied, WRITES):
                 copied = replace(copied, name=self._name(copied.name, r))
             self.known.add_copy(key, copied)
         copied = self.known.copies[key]

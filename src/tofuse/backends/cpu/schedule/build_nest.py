@@ -19,6 +19,7 @@ from tofuse.cost.thresholds import (
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.kernel import (
     CARRIED,
+    WRITES,
     Compute,
     Definition,
     InRange,
@@ -28,7 +29,6 @@ from tofuse.ir.kernel import (
     Next,
     Previous,
     Reduce,
-    Store,
     Uniform,
     iteration_axes,
 )
@@ -36,6 +36,7 @@ from tofuse.ir.nest import For, Nest, NestStmt, Node, Phase, Reload, StmtNode
 from tofuse.ir.rules import Rule
 from tofuse.ir.schedule import Schedule
 from tofuse.schedule.backward_slice import backward_slice
+from tofuse.schedule.scatter_axes import start_stores
 from tofuse.schedule.schedule_legality import Unschedulable, check_schedule
 
 
@@ -65,15 +66,21 @@ class _NestBuilder:
         self.placement, self.scratch = placement, ScratchAllocator(placement)
         self.kernel, self.schedule = placement.kernel, placement.schedule
         self.definitions: dict[str, Definition] = {
-            s.name: s for s in self.kernel.body if not isinstance(s, Store)
+            s.name: s for s in self.kernel.body if not isinstance(s, WRITES)
         }
 
     def build(self) -> Nest:
         """Return the nest, with statements that later steps may find dead."""
         phases: list[Phase] = []
         body = list(self.kernel.body)
-        for stmts in self._split_passes(body, range(self.schedule.parallel), PHASE_LEVEL):
-            phases += self._phases(stmts)
+        starts = start_stores(self.kernel)
+        by_loops: dict[frozenset[str], list[NestStmt]] = {}
+        for s in starts:
+            by_loops.setdefault(self.placement.axes(s), []).append(s)
+        rest: list[NestStmt] = [s for s in body if s not in starts]
+        for part in (*by_loops.values(), rest):
+            for stmts in self._split_passes(part, range(self.schedule.parallel), PHASE_LEVEL):
+                phases += self._phases(stmts)
         spills = {
             name: array
             for name, array in self.scratch.arrays.items()
@@ -99,7 +106,7 @@ class _NestBuilder:
             yield list(stmts)
             return
         order = {s: n for n, s in enumerate(stmts)}
-        by_name = {s.name: s for s in stmts if not isinstance(s, Store)}
+        by_name = {s.name: s for s in stmts if not isinstance(s, WRITES)}
         members: dict[int, list[NestStmt]] = {0: []}
         for s, k in pass_of.items():
             members.setdefault(k, []).append(s)
@@ -124,7 +131,7 @@ class _NestBuilder:
                         chosen.update((s, s) for s in again)
                         work += again
             yield [chosen[s] for s in sorted(chosen, key=order.__getitem__)]
-            earlier.update(s.name for s in members[k] if not isinstance(s, Store))
+            earlier.update(s.name for s in members[k] if not isinstance(s, WRITES))
 
     def _assign_passes(
         self, stmts: Sequence[NestStmt], levels: range, level: int
@@ -135,7 +142,7 @@ class _NestBuilder:
         reduction inside that loop.
         """
         pass_of: dict[NestStmt, int] = {}
-        by_name = {s.name: s for s in stmts if not isinstance(s, Store)}
+        by_name = {s.name: s for s in stmts if not isinstance(s, WRITES)}
         for s in stmts:
             latest = 0
             for name in s.uses:
@@ -156,7 +163,7 @@ class _NestBuilder:
         """Return what makes a value of an earlier pass available; None if a register holds it."""
         if isinstance(stmt, Reload):
             return stmt
-        assert not isinstance(stmt, Store)
+        assert not isinstance(stmt, WRITES)
         if isinstance(stmt, Reduce):
             return self._repeat_or_reload_reduction(stmt, level)
         name = stmt.name
@@ -282,10 +289,10 @@ class _NestBuilder:
         inside = {s for s in stmts if not axes.isdisjoint(self.placement.axes(s))}
         if not inside:
             return stmts, []
-        stores: set[NestStmt] = {s for s in stmts if isinstance(s, Store) and s not in inside}
+        stores: set[NestStmt] = {s for s in stmts if isinstance(s, WRITES) and s not in inside}
         if not stores:
             return [], stmts
-        by_name: dict[str, NestStmt] = {s.name: s for s in stmts if not isinstance(s, Store)}
+        by_name: dict[str, NestStmt] = {s.name: s for s in stmts if not isinstance(s, WRITES)}
         needed = backward_slice(stores, by_name)
         if any(isinstance(s, Reduce) for s in needed):
             return [], stmts
@@ -305,7 +312,7 @@ class _NestBuilder:
         """
         if self._jammed_trips(axes) < MIN_HOIST_TRIPS:
             return [], stmts
-        by_name: dict[str, NestStmt] = {s.name: s for s in stmts if not isinstance(s, Store)}
+        by_name: dict[str, NestStmt] = {s.name: s for s in stmts if not isinstance(s, WRITES)}
         varying = {s for s in stmts if not axes.isdisjoint(self.placement.axes(s))}
         read = {u for s in varying for u in s.uses}
         beside = [*outside, *(s for s in stmts if s not in varying)]
@@ -334,7 +341,7 @@ class _NestBuilder:
         spilled = s.name in self.scratch.arrays
         if self.schedule.loops[-1].axis not in self.placement.stmt_axes[s] or spilled:
             return spilled and self.scratch.spill_levels.get(s.name) == level
-        needed = {d.name for d in slice_ if not isinstance(d, (Reload, Store))}
+        needed = {d.name for d in slice_ if not isinstance(d, (Reload, *WRITES))}
         small = self.placement.row_bytes(s.name, level) <= MAX_ROW_BYTES
         if not small or self._recompute_cost(s.name, level, needed) <= MAX_RECOMPUTE_COST:
             return False
@@ -346,6 +353,6 @@ class _NestBuilder:
     ) -> tuple[Node, ...]:
         """Return the nodes of statements; a store or reduction must depend on all loops around."""
         for s in stmts:
-            if isinstance(s, (Store, Reduce)) and not outer_axes <= self.placement.stmt_axes[s]:
+            if isinstance(s, (*WRITES, Reduce)) and not outer_axes <= self.placement.stmt_axes[s]:
                 raise Unschedulable(Rule.DIFFERENT_LOOPS())
         return tuple(s if isinstance(s, Reload) else StmtNode(s) for s in stmts)

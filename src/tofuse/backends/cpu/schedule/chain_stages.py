@@ -29,7 +29,17 @@ from tofuse.cost.thresholds import (
 from tofuse.ir.affine import make_affine
 from tofuse.ir.blocked import PACKED_BUFFER, Factor, iterations, tile_buffer
 from tofuse.ir.dims import Dim, size_hint, symbols_of
-from tofuse.ir.kernel import Buffer, Compute, Kernel, Load, Reduce, Stmt, Store, iteration_axes
+from tofuse.ir.kernel import (
+    WRITES,
+    Buffer,
+    Compute,
+    Kernel,
+    Load,
+    Reduce,
+    Stmt,
+    Store,
+    iteration_axes,
+)
 from tofuse.ir.nest import Nest
 from tofuse.ir.product_chain import (
     SCRATCH,
@@ -264,7 +274,7 @@ class _Builder:
         store = self._factor_store(
             PACKED_BUFFER, s.right, microkernel, (s.columns, line_step), depth, depth_step
         )
-        stmts = [x for x in self._ordered_slice(store.value) if not isinstance(x, Store)]
+        stmts = [x for x in self._ordered_slice(store.value) if not isinstance(x, WRITES)]
         packed = Buffer(PACKED_BUFFER, microkernel.dtype, "out")
         nest = self._block(f"right{n}", [*stmts, store], {s.columns: WIDTH}, depth, [packed])
         around = tuple(a for a in self.found.outer if a in self.value_axes[s.right])

@@ -11,6 +11,7 @@ from tofuse.backends.cpu.schedule.contraction_loops import (
     contraction_axes,
     contraction_schedule,
 )
+from tofuse.backends.cpu.schedule.scatter_loops import scatter_schedule, vector_axes
 from tofuse.backends.cpu.schedule.unroll_factor import unroll_factor
 from tofuse.cost.thresholds import (
     CPU_TRANSPOSE_TILE,
@@ -30,6 +31,7 @@ from tofuse.ir.dims import known_multiple, size_hint, static_or
 from tofuse.ir.interleave import is_vectorizable_stride
 from tofuse.ir.kernel import (
     CARRIED,
+    WRITES,
     Compute,
     Gather,
     InRange,
@@ -37,6 +39,7 @@ from tofuse.ir.kernel import (
     Load,
     Previous,
     Reduce,
+    Scatter,
     Stmt,
     Store,
     Uniform,
@@ -64,6 +67,8 @@ def candidate_schedules(kernel: Kernel, target: Target) -> Iterator[Schedule]:
         return
     # steps of a recurrence are not lanes of a vector
     lane_axes = [a for a in k.by_stride if a not in k.recurrent] or list(k.by_stride)
+    if k.is_scattered:
+        lane_axes = vector_axes(kernel, lane_axes)
     lane_axes.sort(key=lambda a: (_vector_score(k, a), -ord(a[-1])), reverse=True)
     for vector in lane_axes[: MAX_RECURRENCE_VECTOR_AXES if k.recurrent else 1]:
         yield _schedule(k, vector, target)
@@ -74,6 +79,8 @@ def _schedule(k: _KernelSummary, vector: str, target: Target) -> Schedule:
     kernel = k.kernel
     rest = [a for a in k.by_stride if a != vector]
     lanes, unroll = _lanes_and_unroll(k, vector, target)
+    if k.is_scattered:
+        return scatter_schedule(kernel, vector, k.by_stride, lanes, unroll, target)
     contraction = contraction_axes(kernel, vector, (*rest, vector), k.rescanned | k.scanned)
     if contraction is not None and vector in contraction.columns:
         rest = column_order(kernel, contraction)
@@ -145,6 +152,10 @@ class _KernelSummary:
     by_stride: tuple[str, ...]
     accesses: tuple[_Access, ...]
 
+    @property
+    def is_scattered(self) -> bool:
+        return any(isinstance(s, Scatter) for s in self.kernel.body)
+
     def extent(self, axis: str) -> int:
         """Return the extent of an axis, or its size hint."""
         return size_hint(self.kernel.extent(axis))
@@ -164,7 +175,7 @@ def _summarize(kernel: Kernel) -> _KernelSummary:
             history |= frozenset(s.over)
         if isinstance(s, CARRIED):
             scanned.add(s.axis)
-        if not isinstance(s, Store):
+        if not isinstance(s, WRITES):
             reduced_before[s.name] = history
     points = {s: math.prod(size_hint(kernel.extent(a)) for a in stmt_axes[s]) for s in kernel.body}
     user_points: dict[str, int] = {}  # the most iterations of a user of each value
@@ -172,10 +183,10 @@ def _summarize(kernel: Kernel) -> _KernelSummary:
         user_points[name] = max(user_points.get(name, 0), points[user])
     accesses = tuple(
         _Access(s.index, 2 * points[s], 2 * points[s])
-        if isinstance(s, Store)
+        if isinstance(s, WRITES)
         else _Access(s.index, points[s], max(points[s], user_points.get(s.name, 0)))
         for s in kernel.body
-        if isinstance(s, (Load, Store, Gather))
+        if isinstance(s, (Load, *WRITES, Gather))
     )
     by_stride = tuple(axes_by_stride(kernel, [(x.index, x.elements) for x in accesses]))
     return _KernelSummary(

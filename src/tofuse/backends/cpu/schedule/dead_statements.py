@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tofuse.ir.kernel import Gather, Next, Reduce, Stmt, Store
+from tofuse.ir.kernel import WRITES, Gather, Next, Reduce, Stmt
 from tofuse.ir.nest import For, Nest, Node, Reload, StmtNode, statements_in
 
 
@@ -42,7 +42,7 @@ def _live_nodes(
         if isinstance(node, Reload):
             is_live = node.name in read
             read.discard(node.name)
-        elif isinstance(node.stmt, (Store, Reduce, Gather, Next)):
+        elif isinstance(node.stmt, (*WRITES, Reduce, Gather, Next)):
             is_live = True  # a gather reports an index out of range
             if isinstance(node.stmt, Next):
                 read.discard(node.stmt.name)

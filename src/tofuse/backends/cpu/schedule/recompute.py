@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from tofuse.cost.thresholds import STRIDED_LOAD_COST
 from tofuse.ir.dims import known_positive
 from tofuse.ir.kernel import (
+    WRITES,
     Compute,
     InRange,
     Iota,
     Kernel,
     Load,
     Reduce,
+    Scatter,
     Stmt,
     Store,
     iteration_axes,
@@ -43,7 +45,8 @@ def recompute_iteration_axes(
 ) -> tuple[Mapping[str, frozenset[str]], Mapping[Stmt, frozenset[str]]]:
     """Return `iteration_axes`, but with inner reductions repeated in all loops around them.
 
-    Raise Unschedulable if a store would be repeated in a loop that may have no iteration.
+    Raise Unschedulable if a store would be repeated in a loop that may have no iteration, or a
+    scatter in any loop.
     """
     own_axes = iteration_axes(kernel)
     value_axes, stmt_axes = ({**m} for m in own_axes)
@@ -55,8 +58,10 @@ def recompute_iteration_axes(
             if start >= schedule.parallel:  # all loops outside, except tile loops of inner axes
                 stmt_axes[s] |= frozenset(loop_axes[:start]) - frozenset(loop_axes[start:])
             value_axes[s.name] = stmt_axes[s] - frozenset(s.over)
-        elif not isinstance(s, Store):
+        elif not isinstance(s, WRITES):
             value_axes[s.name] = stmt_axes[s]
-        elif not all(known_positive(kernel.extent(a)) for a in stmt_axes[s] - own_axes[1][s]):
+        elif (repeated := stmt_axes[s] - own_axes[1][s]) and (
+            isinstance(s, Scatter) or not all(known_positive(kernel.extent(a)) for a in repeated)
+        ):
             raise Unschedulable(Rule.DIFFERENT_LOOPS())
     return value_axes, stmt_axes

@@ -9,7 +9,7 @@ from tofuse.cost.machine import CACHE_LINE
 from tofuse.cost.thresholds import L1_SET_BYTES
 from tofuse.ir.affine import make_affine
 from tofuse.ir.dims import Dim, known_multiple, product
-from tofuse.ir.kernel import Carried, Definition, Reduce, Store
+from tofuse.ir.kernel import WRITES, Carried, Definition, Reduce
 from tofuse.ir.nest import Accumulator, Carry, Scratch
 from tofuse.ir.staged_sum import is_staged, sequential_steps, stage_count
 from tofuse.ir.types import DType
@@ -31,7 +31,7 @@ class ScratchAllocator:
         self.block_bytes: Dim = 0
         self._names: Counter[str] = Counter()
         body = placement.kernel.body
-        self._dtypes = {s.name: s.dtype for s in body if not isinstance(s, Store)}
+        self._dtypes = {s.name: s.dtype for s in body if not isinstance(s, WRITES)}
 
     def spill(self, stmt: Definition, level: int) -> Scratch:
         """Allocate an array for a value over the loops from `level` on."""

@@ -26,12 +26,14 @@ from tofuse.ir.graph import Scalar
 from tofuse.ir.interleave import is_interleaved, shuffle_count
 from tofuse.ir.kernel import (
     CARRIED,
+    WRITES,
     Compute,
     Gather,
     InRange,
     Kernel,
     Load,
     Reduce,
+    Scatter,
     Stmt,
     Store,
     Uniform,
@@ -95,7 +97,7 @@ def _unroll_axis(kernel: Kernel, axis: str, profitable: bool) -> Kernel | None:
     inside = [s for s in kernel.body if axis in stmt_axes[s]]
     if any(isinstance(s, Uniform) for s in inside):
         return None
-    if any(isinstance(s, CARRIED) for s in inside):
+    if any(isinstance(s, (*CARRIED, Scatter)) for s in inside):
         return None
     if any(isinstance(s, Reduce) and s.position is not None for s in inside):
         return None
@@ -161,7 +163,7 @@ class _Unroller:
         """Append the copy of a statement for iteration `k`."""
         guard = s.guard if isinstance(s, (Load, Gather, InRange)) else None
         passes = True if guard is None else self.known_guards[k].get(guard)
-        if isinstance(s, Store):
+        if isinstance(s, WRITES):
             self.body.append(s.map(self._iteration(k)))
             return
         if isinstance(s, InRange):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tofuse.cost.thresholds import FULL_ILP_CHAINS, MAX_OVERLAPPED_STATEMENTS, WINDOW
-from tofuse.ir.kernel import Compute, Kernel, Reduce, Stmt, Store
+from tofuse.ir.kernel import WRITES, Compute, Kernel, Reduce, Stmt
 from tofuse.ops.table import OPS
 
 
@@ -30,7 +30,7 @@ def _work_and_critical_path(body: list[Stmt]) -> tuple[float, float]:
     for s in body:
         cost = OPS[s.op].cost if isinstance(s, Compute) and s.op in OPS else 1.0
         work += cost
-        if not isinstance(s, Store | Reduce):
+        if not isinstance(s, (*WRITES, Reduce)):
             depth[s.name] = cost + max((depth.get(u, 0.0) for u in s.uses), default=0.0)
             critical_path = max(critical_path, depth[s.name])
     return work, critical_path

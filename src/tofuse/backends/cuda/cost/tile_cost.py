@@ -18,7 +18,17 @@ from tofuse.cost.kernel_cost import Cost
 from tofuse.cost.thresholds import ACCESS_BYTES
 from tofuse.cost.work import OP_CLASSES
 from tofuse.ir.dims import size_hint
-from tofuse.ir.kernel import Compute, Gather, Load, Reduce, Stmt, Store, Uniform, iteration_axes
+from tofuse.ir.kernel import (
+    WRITES,
+    Compute,
+    Gather,
+    Load,
+    Reduce,
+    Stmt,
+    Store,
+    Uniform,
+    iteration_axes,
+)
 from tofuse.ir.tile import Contraction, Tile, TileLoop, TileNest, TileProgram, draws_halves
 from tofuse.ir.types import DType
 
@@ -186,7 +196,7 @@ class _Launch:
             for s in part:
                 if isinstance(s, Reduce) and s in contracted:
                     self._add_product(contracted[s])
-                elif isinstance(s, (Store, Load)) or s.name not in apart:
+                elif isinstance(s, (*WRITES, Load)) or s.name not in apart:
                     self._add_statement(s)
                 reduced |= isinstance(s, Reduce) and s not in loop.reductions
                 loaded |= isinstance(s, (Load, Gather))

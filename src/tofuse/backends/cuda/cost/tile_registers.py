@@ -10,6 +10,7 @@ from tofuse.backends.cuda.cost.gpu_machine import MAX_REGISTERS, REGISTERS
 from tofuse.cost.thresholds import ACCESS_BYTES
 from tofuse.ir.dims import size_hint
 from tofuse.ir.kernel import (
+    WRITES,
     Definition,
     Gather,
     InRange,
@@ -17,7 +18,6 @@ from tofuse.ir.kernel import (
     Load,
     Reduce,
     Stmt,
-    Store,
     iteration_axes,
 )
 from tofuse.ir.tile import Tile, TileNest
@@ -72,7 +72,7 @@ class _Blocks:
                 alive = sum(n for name, n in held.items() if last.get(name, -1) > k)
                 most = max(most, loaded, alive + self._registers(s))
                 loaded, held[s.name] = 0.0, self._registers(s)
-            elif not isinstance(s, (Store, Iota, InRange)):
+            elif not isinstance(s, (*WRITES, Iota, InRange)):
                 held[s.name] = self._registers(s)
         return max(most, loaded)
 

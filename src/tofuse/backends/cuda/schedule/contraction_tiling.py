@@ -19,7 +19,7 @@ from tofuse.cost.thresholds import (
     SHARED_OPERAND_ROWS,
 )
 from tofuse.ir.dims import product, size_hint
-from tofuse.ir.kernel import Compute, Kernel, Reduce, Stmt, Store, iteration_axes
+from tofuse.ir.kernel import WRITES, Compute, Kernel, Reduce, Stmt, Store, iteration_axes
 from tofuse.ir.rules import Rule
 from tofuse.ir.tile import Contraction, GpuTarget, Tile, Tiling
 from tofuse.ir.types import DType
@@ -149,7 +149,7 @@ def _check_loops(
     products = {c.product for c in contractions}
     known = axes.batch | axes.rows | axes.columns | axes.depth
     for s in kernel.body:
-        if s in totals or (not isinstance(s, Store) and s.name in products):
+        if s in totals or (not isinstance(s, WRITES) and s.name in products):
             continue
         own = statement_axes[s]
         on_both_sides = own & axes.rows and own & axes.columns and own & axes.depth

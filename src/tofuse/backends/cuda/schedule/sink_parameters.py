@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from tofuse.cost.thresholds import HELD_ROW_BYTES
 from tofuse.ir.kernel import (
+    WRITES,
     Definition,
     Gather,
     Kernel,
     Reduce,
     Stmt,
-    Store,
     Uniform,
     iteration_axes,
 )
@@ -39,7 +39,7 @@ def sink_parameters(
         if isinstance(r, Reduce) and not set(r.over).isdisjoint(looped)
     )
     for s in reversed(kernel.body):
-        if isinstance(s, Store | Reduce | Gather | Uniform) or not stmt_axes[s].isdisjoint(looped):
+        if isinstance(s, (*WRITES, Reduce, Gather, Uniform)) or not stmt_axes[s].isdisjoint(looped):
             continue
         readers = users.get(s.name, [])
         in_loop = [not stmt_axes[u].isdisjoint(looped) for u in readers]

@@ -22,7 +22,7 @@ from tofuse.backends.cuda.schedule.split_launches import (
 from tofuse.cost.thresholds import LOOP_BLOCK, MAX_CHUNK_ROWS, MIN_CHUNK, WARPS_PER_SM
 from tofuse.ir.affine import AffineExpr, make_affine
 from tofuse.ir.dims import product, size_hint
-from tofuse.ir.kernel import Axis, Definition, Kernel, Load, Reduce, Stmt, Store
+from tofuse.ir.kernel import WRITES, Axis, Definition, Kernel, Load, Reduce, Stmt, Store
 from tofuse.ir.statement import StatementMap
 from tofuse.ir.tile import GpuTarget, Partial, Tile, Tiling
 from tofuse.schedule.dependent_sums import DependentSum, find_dependent_sums
@@ -176,7 +176,7 @@ def _first_launch(
             reduce_chunk(s, kernel.definitions[s.arg])
         elif s in roots:
             stores.append(s.map(divide))
-        elif not isinstance(s, Store):
+        elif not isinstance(s, WRITES):
             body.append(s.map(divide))
     for d in dependent:
         statements = d.in_chunk(f"{d.first.name}_chunk", chunks.size)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from tofuse.ir.affine import AffineExpr, make_affine
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.kernel import (
+    WRITES,
     Axis,
     Buffer,
     Definition,
@@ -17,6 +18,7 @@ from tofuse.ir.kernel import (
     Reduce,
     Stmt,
     Store,
+    Write,
     buffers_of,
     iteration_axes,
 )
@@ -86,7 +88,7 @@ def combine_and_use(
     them already did the stores in `done`.
     """
     _, stmt_axes = iteration_axes(kernel)
-    late_stores = [s for s in kernel.body if isinstance(s, Store) and s not in done]
+    late_stores = [s for s in kernel.body if isinstance(s, WRITES) and s not in done]
     further = _depend_on(kernel, lambda s: reduces_over(s, axes) and s not in reductions)
     combine_stores = [s for s in late_stores if not stmt_axes[s] & axes and s not in further]
     after_stores = [s for s in late_stores if s not in combine_stores]
@@ -105,7 +107,7 @@ def combine_and_use(
         )
         body: list[Stmt] = []
         for s in kernel.body:
-            body += [s] if isinstance(s, Store) else combined.get(s.name, [s])
+            body += [s] if isinstance(s, WRITES) else combined.get(s.name, [s])
         ends = [*combine_stores, *result_stores]
         body += result_stores
         launches.append(extract_kernel(combine, ends, body, f"{kernel.name}_combine"))
@@ -128,7 +130,7 @@ def separate_reductions(kernel: Kernel, workspace_count: int) -> SplitKernel | N
     early = {r.name for r in reductions if r not in late}
     if not early:
         return None
-    stores = [s for s in kernel.body if isinstance(s, Store)]
+    stores = [s for s in kernel.body if isinstance(s, WRITES)]
     late_stores = [s for s in stores if s in late]
     used = _used_values(late_stores, kernel, early)
     builder = WorkspaceBuilder(kernel, 1, workspace_count)
@@ -138,7 +140,7 @@ def separate_reductions(kernel: Kernel, workspace_count: int) -> SplitKernel | N
     first = replace(kernel, buffers=buffers)
     first = extract_kernel(first, ends, (*kernel.body, *result_stores), f"{kernel.name}_early")
     buffers = (*kernel.buffers, *workspace_buffers("in", builder.result_spaces))
-    others = [s for s in kernel.body if isinstance(s, Store) or s.name not in used]
+    others = [s for s in kernel.body if isinstance(s, WRITES) or s.name not in used]
     second = replace(kernel, buffers=buffers)
     second = extract_kernel(second, late_stores, (*result_loads, *others), f"{kernel.name}_late")
     return SplitKernel(first, {}, [second], builder.spaces)
@@ -154,11 +156,11 @@ def separate_scalar_updates(kernel: Kernel, updates: Updates) -> list[Kernel]:
     place, as those of an optimiser's step counter.
     """
     _, stmt_axes = iteration_axes(kernel)
-    stores = [s for s in kernel.body if isinstance(s, Store)]
+    stores = [s for s in kernel.body if isinstance(s, WRITES)]
     needed = {s: backward_slice([s], kernel.definitions) for s in stores}
     read = {d for s in stores if stmt_axes[s] for d in needed[s]}
 
-    def is_update(store: Store) -> bool:
+    def is_update(store: Write) -> bool:
         if any(stmt_axes[s] or isinstance(s, Reduce) for s in needed[store]):
             return False
         loads = [s for s in needed[store] & read if isinstance(s, Load) and s.index == store.index]
@@ -178,7 +180,7 @@ def reduces_over(stmt: Stmt, axes: frozenset[str]) -> bool:
 
 def runs_once(stmt: Stmt, axes: frozenset[str]) -> bool:
     """Whether a statement must run exactly once for each point."""
-    return isinstance(stmt, Store) or reduces_over(stmt, axes)
+    return isinstance(stmt, WRITES) or reduces_over(stmt, axes)
 
 
 def _depend_on(kernel: Kernel, is_source: Callable[[Stmt], bool]) -> set[Stmt]:
@@ -202,7 +204,7 @@ def _saved_values(
     depend = _depend_on(kernel, lambda s: s in reductions)
     small: list[Definition] = [*reductions]
     for s in kernel.body:
-        if isinstance(s, (Store, Reduce)) or s not in depend:
+        if isinstance(s, (*WRITES, Reduce)) or s not in depend:
             continue
         is_small = any(value_axes[s.name] <= value_axes[r.name] for r in reductions)
         if is_small and all(by_name[u] in small or by_name[u] not in depend for u in s.uses):
@@ -219,7 +221,7 @@ def _used_values(stores: Sequence[Stmt], kernel: Kernel, names: set[str]) -> set
 
 def extract_kernel(kernel: Kernel, ends: Iterable[Stmt], body: Sequence[Stmt], name: str) -> Kernel:
     """Return the kernel of the statements that `ends` need, with their axes and buffers."""
-    by_name: dict[str, Stmt] = {s.name: s for s in body if not isinstance(s, Store)}
+    by_name: dict[str, Stmt] = {s.name: s for s in body if not isinstance(s, WRITES)}
     needed = backward_slice(ends, by_name)
     live = tuple(s for s in body if s in needed)
     axes = {a for s in live for i in s.indices for a in i.axes}

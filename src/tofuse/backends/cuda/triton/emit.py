@@ -16,7 +16,7 @@ from tofuse.backends.cuda.triton.row_parts import RowEdge, WholeVectors
 from tofuse.backends.cuda.triton.sides import contraction_spaces
 from tofuse.backends.cuda.triton.statements import StatementEmitter
 from tofuse.backends.cuda.triton.tile_reductions import Parts, ReductionEmitter
-from tofuse.ir.kernel import Reduce, Store
+from tofuse.ir.kernel import Reduce, Scatter, Store
 from tofuse.ir.tile import Tile, TileGroup, TileLoop, TileNest, TileProgram, stream_symbols
 from tofuse.ir.types import DType
 
@@ -243,6 +243,7 @@ class _KernelEmitter:
             for part in self.reductions.parts_of(step, among):
                 part.store(step)
         else:
+            assert not isinstance(step, Scatter)  # no kernel of a GPU has one
             for part in self.reductions.parts_of(step, among):
                 self.reductions.set_name(step.name, part.define(step, suffix), [part])
 

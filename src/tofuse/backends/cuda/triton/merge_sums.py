@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Union
 
 from tofuse.cost.thresholds import MAX_MERGED_SUMS
-from tofuse.ir.kernel import Reduce, Stmt, Store
+from tofuse.ir.kernel import WRITES, Reduce, Stmt
 
 MergedReductions = tuple[Reduce, ...]  # one, or sums over the same axes
 Step = Union[Stmt, MergedReductions]  # noqa: UP007  (evaluated at run time)
@@ -32,7 +32,7 @@ def merge_sums(statements: Iterable[Stmt], key: Callable[[Reduce], Hashable | No
             depth[s.name] = level + 1
             continue
         others.append((s,) if isinstance(s, Reduce) else s)
-        if not isinstance(s, Store):
+        if not isinstance(s, WRITES):
             depth[s.name] = level
     steps: list[Step] = []
     for level in sorted(levels):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tofuse.backends.cuda.triton.elementwise import TRITON_TYPES
 from tofuse.backends.cuda.triton.index_space import IndexSpace
 from tofuse.backends.cuda.triton.statements import StatementEmitter
-from tofuse.ir.kernel import Compute, Load, Reduce, Stmt, Store
+from tofuse.ir.kernel import WRITES, Compute, Load, Reduce, Stmt
 from tofuse.ir.statement import Arg
 from tofuse.ir.tile import Contraction, Tile, TileNest
 from tofuse.ir.types import DType
@@ -32,14 +32,14 @@ class ContractionSides:
 
         The products are parts of matrix instructions, and emitted nowhere.
         """
-        if not isinstance(stmt, Store) and stmt.name in self.products:
+        if not isinstance(stmt, WRITES) and stmt.name in self.products:
             return []
         axes = self.result.statement_axes[stmt]
         if stmt in self.contraction_of or axes.isdisjoint(self.depth.axes):
             return [self.result]
         if not axes.isdisjoint(self.columns.axes):
             return [self.right]
-        only_depth = axes.isdisjoint(self.rows.axes) and not isinstance(stmt, (Store, Reduce))
+        only_depth = axes.isdisjoint(self.rows.axes) and not isinstance(stmt, (*WRITES, Reduce))
         return [self.left, self.right] if only_depth else [self.left]
 
     def has_depth(self, value: str) -> bool:

@@ -7,6 +7,7 @@ import functools
 from tofuse.capture.fx.sizes import IntLike
 from tofuse.capture.lower.builder import Unsupported, typed_scalar
 from tofuse.capture.lower.call import AtenCall, LoweringRule
+from tofuse.capture.lower.rules.scatter_reduce import add_by_index
 from tofuse.capture.lower.rules.view_ops import require_static, slice_start, torch_size
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
@@ -49,7 +50,14 @@ def slice_scatter(call: AtenCall) -> Value:
     return call.build.copy(_place_strided(call, source, dim, start, step, extent, x))
 
 
-def masked_index_put(call: AtenCall) -> Value:
+def index_put(call: AtenCall) -> Value:
+    """Lower `x[mask] = y`, or `x[index] += y`."""
+    indices = call.optional_tensors("indices")
+    is_mask = len(indices) == 1 and indices[0] is not None and indices[0].dtype == DType.BOOL
+    return _masked_index_put(call) if is_mask else add_by_index(call)
+
+
+def _masked_index_put(call: AtenCall) -> Value:
     """Lower `x[mask] = y`, where y is one number, or one row for all masked positions."""
     x, y = call.tensor("self"), call.tensor("values")
     indices = call.optional_tensors("indices")
@@ -128,5 +136,5 @@ SCATTER_RULES: dict[str, LoweringRule] = {
     "aten.select_backward": select_backward,
     "aten.slice_backward": slice_backward,
     "aten.slice_scatter": slice_scatter,
-    "aten.index_put": masked_index_put,
+    "aten.index_put": index_put,
 }

@@ -1,0 +1,71 @@
+"""The loops of a kernel that scatters: threads share what no two of its values are combined in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tofuse.cost.thresholds import (
+    MAX_ELEMENTS_STARTED_SERIALLY,
+    MAX_TASK_ELEMENTS,
+    WHOLE_LINE_ELEMENTS,
+)
+from tofuse.ir.dims import size_hint
+from tofuse.ir.kernel import Kernel, Scatter
+from tofuse.ir.schedule import Loop, Schedule, Target
+from tofuse.schedule.scatter_axes import combining_axes, start_stores
+
+
+def vector_axes(kernel: Kernel, axes: list[str]) -> list[str]:
+    """Return those of `axes` that a scatter's vectors may run along.
+
+    A vector of one row is combined with a row at once. If rows are short, or not contiguous, the
+    vectors run along the values that are combined one after another.
+    """
+    combining, scatters = combining_axes(kernel), [s for s in kernel.body if isinstance(s, Scatter)]
+    rows = [
+        a
+        for a in axes
+        if all(s.index.coefficient(a) == 1 for s in scatters) and size_hint(kernel.extent(a)) > 1
+    ]
+    others = [a for a in axes if a in combining]
+    return rows or others or axes
+
+
+def scatter_schedule(
+    kernel: Kernel, vector: str, by_stride: Sequence[str], lanes: int, unroll: int, target: Target
+) -> Schedule:
+    """Return a schedule with vectors along an axis, of at most so many lanes and unrolled.
+
+    Each thread has columns of its own, or other indices that the scatters do not combine. So the
+    values of an element are combined in order, and its bits do not depend on the number of threads.
+    """
+    combining = combining_axes(kernel)
+    starts = {a for s in start_stores(kernel) for a in s.index.axes}
+    begun = [a for a in by_stride if a in starts and a != vector]
+    shared = [a for a in by_stride if a not in starts | combining and a != vector]
+    serial = [a for a in by_stride if a in combining and a != vector]
+    columns, parallel = size_hint(kernel.extent(vector)), [*map(Loop, shared)]
+    elements = math.prod(size_hint(kernel.extent(a)) for a in begun)
+    if begun and elements > MAX_ELEMENTS_STARTED_SERIALLY:
+        parallel += [*map(Loop, begun[:-1]), Loop(begun[-1], MAX_TASK_ELEMENTS)]
+        begun = begun[-1:]
+    if vector in combining:
+        unroll = 1  # its lanes are combined one after another
+    elif strip := _columns_per_thread(kernel, columns, shared, target):
+        parallel.append(Loop(vector, strip))
+        columns = strip
+    while lanes > max(1, columns):
+        lanes //= 2
+    while unroll > 1 and lanes * unroll > columns:
+        unroll //= 2
+    loops = [*parallel, *map(Loop, (*begun, *serial, vector))]
+    return Schedule(tuple(loops), len(parallel), lanes, unroll)
+
+
+def _columns_per_thread(kernel: Kernel, columns: int, shared: list[str], target: Target) -> int:
+    """Return the columns of a task, in whole cache lines; 0 for all of them."""
+    tasks = math.prod(size_hint(kernel.extent(a)) for a in shared)
+    each = -(-columns // max(1, target.threads // max(1, tasks)))
+    strip = -(-each // WHOLE_LINE_ELEMENTS) * WHOLE_LINE_ELEMENTS
+    return strip if strip < columns else 0
