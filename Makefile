@@ -27,7 +27,7 @@ DOCS_STAMP := $(DOCS_VENV)/.stamp
 MODELS_SITE := .venv-models
 MODELS_STAMP := $(MODELS_SITE)/.stamp
 
-.PHONY: run test test-torch bench opinfo gpu-check models fuzz distributed start stale never-slower gradients integrations language-models docs clean
+.PHONY: run check test test-torch bench opinfo gpu-check models fuzz distributed start stale never-slower gradients integrations language-models docs clean
 
 run: $(STAMP)
 	$(BIN)/python -m benchmarks.run
@@ -42,6 +42,13 @@ test: $(STAMP) $(FRAMEWORKS_STAMP) $(DOCS_STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+# For each commit: one test of most files. `make test` runs all of these, and the long ones.
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --brief
 
 # Every sample of torch's operator database against eager, into docs/coverage.md: hours on two cores,
 # half of them for 4 pooling operators. With SAMPLES=64 the large cases run 64 samples each. It goes on

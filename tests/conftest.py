@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.support.bounds import check_all_accesses
-from tests.support.broad import sample_cases, select_tests
+from tests.support.broad import sample_cases, select_brief, select_tests
 from tests.support.compiler import Compiler
 from tofuse.driver import compile_program, context
 
@@ -33,12 +33,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="all cases of every test, and all operators, not a fixed part of them",
     )
+    parser.addoption("--brief", action="store_true", help="one test of each file, but of long ones")
 
 
 @pytest.hookimpl(trylast=True)  # after -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only `--full` runs."""
-    if not config.getoption("--full") and not config.getoption("--accept"):
+    """Leave out what only `--full` runs, or what `--brief` does not."""
+    if config.getoption("--brief"):
+        items[:], left = select_brief(items)
+        config.hook.pytest_deselected(items=left)
+    elif not config.getoption("--full") and not config.getoption("--accept"):
         items[:], left = select_tests(items)
         config.hook.pytest_deselected(items=left)
 

@@ -12,6 +12,8 @@ DIVISOR = 16
 # Folders whose tests run all cases: they compile no programs, or have an operator for each case.
 # So do tests in no folder.
 WHOLE = {"analysis", "frontends", "ir", "ops", "passes", "plan", "report", "schedule", "support"}
+# Folders of long programs, none of whose tests `--brief` runs.
+LONG = {"behavior", "benchmarks", "integrations", "models", "regressions", "suites"}
 
 
 T = TypeVar("T")
@@ -23,6 +25,13 @@ def sample_cases(cases: Iterable[T], name: str, divisor: int) -> list[T]:
     count = -(-len(candidates) // divisor)
     numbers = random.Random(name).sample(range(len(candidates)), count)
     return [candidates[k] for k in sorted(numbers)]
+
+
+def select_brief(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Return one test of each file, and the others; none of the folders of long programs."""
+    files = groupby(items, key=lambda item: item.nodeid.partition("::")[0])
+    chosen = {next(tests) for file, tests in files if _folder(file) not in LONG}
+    return [i for i in items if i in chosen], [i for i in items if i not in chosen]
 
 
 def select_tests(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
@@ -59,8 +68,14 @@ def _divisor(cases: Sequence[pytest.Item]) -> int:
         (divisor,) = mark.args
         assert isinstance(divisor, int)
         return divisor
-    folder, _, below = cases[0].nodeid.partition("::")[0].removeprefix("tests/").partition("/")
-    return 1 if not below or folder in WHOLE else DIVISOR
+    folder = _folder(cases[0].nodeid.partition("::")[0])
+    return 1 if folder is None or folder in WHOLE else DIVISOR
+
+
+def _folder(file: str) -> str | None:
+    """Return the folder of tests that a file is in; None for a file in no folder."""
+    folder, _, below = file.removeprefix("tests/").partition("/")
+    return folder if below else None
 
 
 def _values(case: pytest.Item) -> set[tuple[str, int]]:

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import tofuse
@@ -171,6 +172,56 @@ def test_tensors_that_are_not_contiguous():
         compare(lambda x, i: x.new_zeros(5, *x.shape[1:]).index_add(0, i, x), view, index)
         start = torch.randn(*view.shape[:0:-1], 5).permute(-1, *range(view.dim() - 2, -1, -1))
         compare(lambda x, i, s: s.index_add(0, i, x), view, index, start)
+
+
+GROUPS = 7
+
+
+def new(x: Tensor, rows: int = GROUPS) -> Tensor:
+    return x.new_zeros(rows, x.shape[1])
+
+
+def added_twice_in_place(x: Tensor, k: Tensor, z: Tensor) -> Tensor:
+    z.index_add_(0, k, x)
+    z[:, :8].index_add_(0, k, x[:, 8:])
+    z[k] += x
+    return z.sum(0)
+
+
+BESIDE_OTHERS = {
+    "in place": added_twice_in_place,
+    "a concat": lambda x, k, z: new(x).index_add(0, torch.cat([k, k]), torch.cat([x, x * 2])),
+    "shifted": lambda x, k, z: new(x).index_add(0, k.roll(3), F.pad(x[1:] * 2, (0, 0, 1, 0))),
+    "a softmax": lambda x, k, z: new(x).index_add(0, k, x.softmax(0) + x.softmax(1)),
+    "a scan": lambda x, k, z: new(x).index_add(0, k, x.cumsum(0)),
+    "products": lambda x, k, z: new(x).index_add(0, k, x @ x.T @ x),
+    "sums": lambda x, k, z: (new(x).index_add(0, k, x * 2), (x * 2).sum(0), (x * 2).sum(1)),
+    "two dimensions": lambda x, k, z: (
+        new(x).index_add(0, k, x),
+        x.new_zeros(len(x), 3).index_add(1, torch.arange(16) % 3, x),
+    ),
+    "two sizes": lambda x, k, z: (new(x).index_add(0, k, x), new(x, 20).index_add(0, k + 3, x)),
+    "read by its index": lambda x, k, z: new(x).index_add(0, k, x)[k] * x,
+    "a scatter of a scatter": lambda x, k, z: new(x, 3).index_add(
+        0, torch.arange(GROUPS) % 3, new(x).index_add(0, k, x)
+    ),
+    "computed index": lambda x, k, z: new(x).index_add(0, (x[:, 0].abs() * 2).long() % GROUPS, x),
+    "vmap": lambda x, k, z: torch.vmap(lambda a: new(x).index_add(0, k, a))(torch.stack([x, -x])),
+    "gradient of a function": lambda x, k, z: torch.func.grad(
+        lambda a: (new(x).index_add(0, k, a.sin()) ** 2).sum()
+    )(x),
+}
+
+
+@pytest.mark.broad(1)
+@pytest.mark.parametrize("name", BESIDE_OTHERS)
+def test_beside_other_operations(name):
+    args = torch.randn(100, 16), torch.randint(GROUPS, (100,)), torch.randn(GROUPS, 16)
+    copies = [x.clone() for x in args]
+    expected = BESIDE_OTHERS[name](*args)
+    got = tofuse.compile(BESIDE_OTHERS[name])(*copies)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(copies, list(args), rtol=1e-4, atol=1e-4)  # written alike
 
 
 def group_statistics(x: Tensor, keys: Tensor, groups: int) -> tuple[Tensor, ...]:
