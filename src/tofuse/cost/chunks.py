@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tofuse.cost.thresholds import (
-    CHUNK_BYTES,
-    CHUNKED_BYTES,
+    CHUNKED_PRODUCT_BYTES,
     MAX_CHUNKS,
     MIN_CHUNK_ROWS,
     MIN_CHUNKS,
+    MIN_PRODUCT_CHUNK_BYTES,
     MIN_WIDENING,
 )
 
@@ -34,8 +34,8 @@ class ProductShape:
 class ChunkLimits:
     """Bytes of a product that is chunked, and bytes and rows of a chunk, each at least so many."""
 
-    product_bytes: int = CHUNKED_BYTES
-    chunk_bytes: int = CHUNK_BYTES
+    product_bytes: int = CHUNKED_PRODUCT_BYTES
+    chunk_bytes: int = MIN_PRODUCT_CHUNK_BYTES
     chunk_rows: int = MIN_CHUNK_ROWS
 
     def chunk_count(self, product: ProductShape, with_gradients: bool) -> int:

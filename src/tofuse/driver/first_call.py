@@ -17,11 +17,11 @@ from tofuse.capture.dynamo.overlap_guard import OverlapGuard
 from tofuse.capture.dynamo.specialize_sizes import has_symbolic_sizes, size_arguments, sizes_at
 from tofuse.cost.call_overhead import COMPILED_IS_FASTER, Faster, Prediction
 from tofuse.cost.thresholds import (
-    DECISION_TIMING_S,
+    FIRST_CALL_TIMING_S,
     GUARDED_CALL_US,
-    MAX_TIMED_CALL_S,
+    MAX_TIMED_FIRST_CALL_S,
     MIN_COMPILED_GAIN,
-    MIN_DECISION_ROUNDS,
+    MIN_FIRST_CALL_ROUNDS,
     TRAINING_CALL_US,
 )
 from tofuse.dispatch.call_kind import is_plain_tensor
@@ -221,14 +221,14 @@ def _fastest_us(calls: Sequence[Program], args: Sequence[object]) -> list[float]
     for call in calls:
         start = time.perf_counter()
         call(*aliases)
-        if time.perf_counter() - start > MAX_TIMED_CALL_S:
+        if time.perf_counter() - start > MAX_TIMED_FIRST_CALL_S:
             return None
     best = [float("inf")] * len(calls)
     begin, rounds = time.perf_counter(), 0
     while (
         spent := time.perf_counter() - begin
-    ) < DECISION_TIMING_S or rounds < MIN_DECISION_ROUNDS:
-        if rounds and spent > MAX_TIMED_CALL_S:
+    ) < FIRST_CALL_TIMING_S or rounds < MIN_FIRST_CALL_ROUNDS:
+        if rounds and spent > MAX_TIMED_FIRST_CALL_S:
             break
         for k, call in enumerate(calls):
             start = time.perf_counter()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tofuse.analysis.alias import MemRef, is_eliminated_concat
 from tofuse.cost.machine import CACHE_LINE
-from tofuse.cost.thresholds import MIN_NONTEMPORAL_BYTES
+from tofuse.cost.thresholds import MIN_NONTEMPORAL_RESULT_BYTES
 from tofuse.graph_partition import Partition
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Value
@@ -26,7 +26,7 @@ def nontemporal_values(part: Partition, l3_bytes: int) -> frozenset[Value]:
         large = {
             v
             for v in region.outputs
-            if size_hint(owner(v).type.nbytes) >= max(MIN_NONTEMPORAL_BYTES, half_cache)
+            if size_hint(owner(v).type.nbytes) >= max(MIN_NONTEMPORAL_RESULT_BYTES, half_cache)
             and (v not in part.aliases.slices or _is_aligned(v, part.aliases.slices[v]))
         }
         if region.library or not large:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tofuse.cost.thresholds import MIN_ROWS_PER_COLUMN
+from tofuse.cost.thresholds import MIN_SUMMED_PRODUCT_ROWS_PER_COLUMN
 from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.graph import Graph, Op, Value
 from tofuse.passes.product_ops import PRODUCT_OPS, ProductBuilder, is_float_product
@@ -17,8 +17,8 @@ def matvec(graph: Graph) -> Graph:
 def matrix_vector_product(op: Op, rewriter: Rewriter) -> Replacement | None:
     """x[M,K] @ w[K,1] = sum(x * w, k); x[M,1] @ w[1,N] = x * w
 
-    x[1,K] @ w[K,N] = sum(x * w, k), if K >= MIN_ROWS_PER_COLUMN * N. Each may be batched, have an
-    addend, or have a vector w[K].
+    x[1,K] @ w[K,N] = sum(x * w, k), if K >= MIN_SUMMED_PRODUCT_ROWS_PER_COLUMN * N. Each may be
+    batched, have an addend, or have a vector w[K].
     """
     operands = op.argument_tensors
     if op.attr("target") not in PRODUCT_OPS or operands is None:
@@ -82,7 +82,7 @@ def _shapes_match(x: Value, w: Value, result: Value) -> bool:
 def _is_weight_gradient(w: Value) -> bool:
     """Whether x[1,K] @ w[K,N] is likely a weight's gradient, not a layer applied to one row."""
     k, n = w.shape[-2:]
-    return not isinstance(k, int) or k >= MIN_ROWS_PER_COLUMN * size_hint(n)
+    return not isinstance(k, int) or k >= MIN_SUMMED_PRODUCT_ROWS_PER_COLUMN * size_hint(n)
 
 
 RULES: dict[str, tuple[RewriteRule, ...]] = {"opaque": (matrix_vector_product,)}

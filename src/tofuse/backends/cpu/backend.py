@@ -51,15 +51,15 @@ from tofuse.cost.kernel_cost import Cost, Evaluation
 from tofuse.cost.machine import Machine
 from tofuse.cost.target_costs import TargetCosts
 from tofuse.cost.thresholds import (
+    CANDIDATE_TIMING_S,
     MAX_CHAINED_FACTOR_FLOAT32_BYTES,
     MAX_COLUMN_WEIGHT_ROWS,
+    MAX_CPU_CONCAT_OPERANDS,
     MAX_DECODED_PRODUCT_ROWS,
     MAX_GROUPED_WORKSPACE,
-    MAX_OPERANDS,
-    MAX_SCHEDULES,
     MAX_TIME_SHARE_OF_OTHER_VECTOR_AXIS,
-    SPLIT_THRESHOLD,
-    TIMING_S,
+    MAX_TUNED_SCHEDULES,
+    SEPARATE_KERNELS_TIME_SHARE,
 )
 from tofuse.errors import CompileError
 from tofuse.ir.blocked import BlockedContraction
@@ -114,7 +114,7 @@ class CpuBackend:
     def costs(self) -> TargetCosts:
         return TargetCosts(
             self.machine,
-            max_concat_operands=MAX_OPERANDS,
+            max_concat_operands=MAX_CPU_CONCAT_OPERANDS,
             eliminates_concats=True,
             splits_reductions=True,
             merges_equal_loops=True,
@@ -125,7 +125,7 @@ class CpuBackend:
             blocked_rows=blocked_rows(self.target),
             streamed_rows=streamed_rows(self.target),
             max_chained_bytes=MAX_CHAINED_FACTOR_FLOAT32_BYTES,
-            split_threshold=SPLIT_THRESHOLD,
+            split_threshold=SEPARATE_KERNELS_TIME_SHARE,
             separate_rule=Rule.SHORT_ROWS,
         )
 
@@ -325,7 +325,7 @@ class CpuBackend:
         elif isinstance(chosen, BlockedContraction):
             variants = block_variants(chosen.kernel, chosen.schedule, self.target)
             found += self.built_blocks(chosen.kernel, variants)
-        cheapest = sorted(found, key=lambda k: _cost(k, machine).us)[:MAX_SCHEDULES]
+        cheapest = sorted(found, key=lambda k: _cost(k, machine).us)[:MAX_TUNED_SCHEDULES]
         return [k.schedule for k in cheapest]
 
     def prune(
@@ -334,7 +334,7 @@ class CpuBackend:
         return list(variants)
 
     def time_calls(self, calls: Sequence[TimedCall]) -> list[float]:
-        return interleaved_us(calls, TIMING_S)
+        return interleaved_us(calls, CANDIDATE_TIMING_S)
 
 
 def _schedule_of(request: KernelRequest, known: EvaluatedKernel) -> AnySchedule:

@@ -12,7 +12,11 @@ from torch.fx.node import map_arg
 from torch.utils.flop_counter import flop_registry
 
 from tofuse.capture.fx.aliases import node_storages
-from tofuse.cost.thresholds import FUSED_TRAFFIC, REMAT_BYTES_PER_US, REMAT_FLOPS_PER_US
+from tofuse.cost.thresholds import (
+    FUSED_TRAFFIC,
+    REMAT_LIBRARY_FLOPS_PER_US,
+    REMAT_TRAFFIC_BYTES_PER_US,
+)
 from tofuse.torch_internals.operators import OpOverload
 
 
@@ -137,11 +141,13 @@ class Rematerializer:
             return 0.0
         nodes = (node, *node.all_input_nodes)
         traffic = sum(size for n in nodes for _, size in self.storages[n])
-        time = traffic / REMAT_BYTES_PER_US * (FUSED_TRAFFIC if self.is_fusible(node) else 1.0)
+        time = (
+            traffic / REMAT_TRAFFIC_BYTES_PER_US * (FUSED_TRAFFIC if self.is_fusible(node) else 1.0)
+        )
         formula = flop_registry.get(node.target.overloadpacket)
         if formula is None:
             return time
         args, kwargs = map_arg((node.args, dict(node.kwargs)), lambda n: n.meta["val"])
         flops = formula(*args, **kwargs, out_val=node.meta["val"])
         hint = flops if isinstance(flops, (int, float)) else flops.node.hint
-        return time + float(hint or 0) / REMAT_FLOPS_PER_US
+        return time + float(hint or 0) / REMAT_LIBRARY_FLOPS_PER_US

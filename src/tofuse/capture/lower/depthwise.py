@@ -9,7 +9,11 @@ from torch import Tensor
 from torch.fx import Node
 
 from tofuse.capture.fx.devices import on_host
-from tofuse.cost.thresholds import MAX_DEPTHWISE_TAPS, SLOW_LIBRARY_CHANNELS, SLOW_LIBRARY_TAPS
+from tofuse.cost.thresholds import (
+    MAX_DEPTHWISE_FILTER_TAPS,
+    SLOW_LIBRARY_CHANNELS,
+    SLOW_LIBRARY_TAPS,
+)
 from tofuse.torch_internals.layouts import suggest_memory_format
 
 aten = torch.ops.aten
@@ -30,7 +34,7 @@ def is_depthwise(image: Tensor, weight: Tensor, transposed: object, groups: obje
     sizes = tuple(weight.shape)
     if not all(isinstance(n, int) for n in sizes) or sizes[:2] != (groups, 1):
         return False
-    return bool(image.shape[1] == groups) and math.prod(sizes[2:]) <= MAX_DEPTHWISE_TAPS
+    return bool(image.shape[1] == groups) and math.prod(sizes[2:]) <= MAX_DEPTHWISE_FILTER_TAPS
 
 
 def is_depthwise_call(node: Node) -> bool:

@@ -16,7 +16,7 @@ import torch
 
 from tofuse.capture.lower.builder import Builder, Unsupported
 from tofuse.capture.lower.call import AtenCall
-from tofuse.cost.thresholds import MAX_POOLING_TAPS, MAX_RESIDUES
+from tofuse.cost.thresholds import MAX_POOLING_WINDOW_TAPS, MAX_RESIDUES
 from tofuse.ir.dims import Dim, contiguous_strides, size_hint
 from tofuse.ir.graph import Scalar, Value
 from tofuse.ir.types import DType
@@ -45,8 +45,8 @@ def pooling_window(
     """
     sizes, lows = (call.per_dim(n, rank) for n in ("kernel_size", "padding"))
     strides = call.per_dim("stride" if call.integers("stride") else "kernel_size", rank)
-    if math.prod(sizes) > MAX_POOLING_TAPS:
-        raise Unsupported(f"a window of more than {MAX_POOLING_TAPS} elements")
+    if math.prod(sizes) > MAX_POOLING_WINDOW_TAPS:
+        raise Unsupported(f"a window of more than {MAX_POOLING_WINDOW_TAPS} elements")
     dilations = call.per_dim(dilation, rank) if dilation else (1,) * rank
     extents, floor = call.tensor("self").shape[-rank:], not call.flag("ceil_mode")
     return window_dimensions(extents, shape[-rank:], sizes, strides, dilations, lows, floor=floor)

@@ -21,7 +21,7 @@ from tofuse.analysis.alias import (
     view_memref,
 )
 from tofuse.cost.target_costs import CostsOf
-from tofuse.cost.thresholds import FEW_OPERANDS, MIN_RUN_BYTES
+from tofuse.cost.thresholds import FEW_CONCAT_OPERANDS, MIN_RUN_BYTES
 from tofuse.graph_partition import Partition
 from tofuse.ir.call_arguments import CallArguments, OperandRef
 from tofuse.ir.dims import Dim, equal_strides, size_hint
@@ -38,7 +38,7 @@ def eliminate_concats(graph: Graph, costs_of: CostsOf, enabled: bool = True) -> 
 
     Other concats with too many operands for a kernel become library calls.
     """
-    long = [op for op in graph.ops if op.kind == "cat" and len(op.inputs) > FEW_OPERANDS]
+    long = [op for op in graph.ops if op.kind == "cat" and len(op.inputs) > FEW_CONCAT_OPERANDS]
     if not long:
         return graph
     return _Elimination(graph, costs_of, frozenset(long if enabled else ())).run()
@@ -70,7 +70,7 @@ def library_call_rule(op: Op) -> Reason:
         return Rule.WRITTEN_INTO_CONCAT()
     if is_communication(op):
         return Rule.COLLECTIVE()
-    is_long_concat = op.attr("target") == CAT and len(op.inputs) > FEW_OPERANDS
+    is_long_concat = op.attr("target") == CAT and len(op.inputs) > FEW_CONCAT_OPERANDS
     return Rule.LONG_CONCAT() if is_long_concat else Rule.LIBRARY_CALL()
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tofuse.analysis.alias import MemRef
 from tofuse.analysis.live_statements import live_statements
-from tofuse.cost.thresholds import MAX_STATEMENTS, MAX_SUBSTITUTIONS
+from tofuse.cost.thresholds import MAX_KERNEL_STATEMENTS, MAX_READ_SUBSTITUTIONS
 from tofuse.fusion.concat.guards import ConcatGuards
 from tofuse.fusion.lower.align import Alignment
 from tofuse.fusion.lower.axes import Atom, LoweringError, row_major_strides
@@ -157,7 +157,7 @@ class Lowering:
     # -- values ----------------------------------------------------------------------------------
 
     def add(self, stmt: Definition) -> str:
-        if len(self.body) >= max(MAX_STATEMENTS, 3 * len(self.region.ops)):
+        if len(self.body) >= max(MAX_KERNEL_STATEMENTS, 3 * len(self.region.ops)):
             raise LoweringError(Rule.NESTED_CONCAT_SLICES())
         self.body.append(stmt)
         self.types[stmt.name] = stmt.dtype
@@ -225,7 +225,7 @@ class Lowering:
             guard = self.guards.required(guard, v, self.loops(dims, sub))
         key = (v, sub, guard)
         if key not in self.memo:
-            if len(sub) > MAX_SUBSTITUTIONS:
+            if len(sub) > MAX_READ_SUBSTITUTIONS:
                 raise LoweringError(Rule.SLICE_CHAIN())
             op = self.producers[v]
             made = self.rules[OPS[op.kind].pattern](self, op, sub, guard)

@@ -12,7 +12,7 @@ from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.thresholds import (
     MIN_GROWTH_OF_LARGE_KERNEL,
     MIN_OPS_OF_LARGE_KERNEL,
-    SPLIT_THRESHOLD,
+    SEPARATE_KERNELS_TIME_SHARE,
 )
 from tofuse.fusion.concat.concat_cost import is_concat_or_pad
 from tofuse.fusion.concat.eliminate_concats import library_call_rule
@@ -137,7 +137,7 @@ class Growth:
             parts = dict.fromkeys(self.groups.group_of[op] for op in ops)
             costs = [self._evaluate(g.ops).cost for g in parts]
             separate_us = sum(math.inf if c is None else c.us for c in costs)
-            if len(costs) > 1 and separate_us >= SPLIT_THRESHOLD * us:
+            if len(costs) > 1 and separate_us >= SEPARATE_KERNELS_TIME_SHARE * us:
                 self._trust(ops)
         return self.trusted_kernels > trusted_before
 

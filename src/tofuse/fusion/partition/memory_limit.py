@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from tofuse.cost.thresholds import (
-    MAX_SPLIT_ROUNDS,
+    MAX_MEMORY_SPLIT_ROUNDS,
     PEAK_TOLERANCE,
     ROW_STATISTICS_SHARE,
     TOLERATED_EXCESS,
@@ -89,7 +89,7 @@ def _split_over_limit(
     """Return the best partition of some rounds that split the kernels which hold too much."""
     part, peak = best, lowest
     splits: frozenset[Split] = frozenset()
-    for _ in range(MAX_SPLIT_ROUNDS):
+    for _ in range(MAX_MEMORY_SPLIT_ROUNDS):
         more = _splits_of_regions_over_limit(part, peak, peak.nbytes - limit, op_by_op)
         if lowest.nbytes <= limit or more <= splits:
             break

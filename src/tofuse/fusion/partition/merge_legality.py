@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from tofuse.analysis.alias import is_communication, is_view
 from tofuse.cost.thresholds import (
-    MAX_BUFFERS,
+    MAX_KERNEL_BUFFERS,
+    MAX_KERNEL_STATEMENTS,
     MAX_READER_SHAPES,
-    MAX_STATEMENTS,
     MEMORY_ROUND_TRIP,
     MIN_OVERLAP,
 )
@@ -65,7 +65,7 @@ class MergeLegality:
         # groups of several ops have passed the device rules before
         if device_of((producer,)) != device_of((consumer,)):
             return Rule.DIFFERENT_DEVICES()
-        if a.buffers.count_with(b.buffers) > MAX_BUFFERS:
+        if a.buffers.count_with(b.buffers) > MAX_KERNEL_BUFFERS:
             return TOO_MANY_BUFFERS
         if not groups.can_merge(a, b):
             return Rule.COMPUTED_BETWEEN()
@@ -83,8 +83,8 @@ class MergeLegality:
             reason = concat_too_costly(concats, inside, self.index.predecessors)
             if reason is not None:
                 return reason
-        if len(a.ops) + len(b.ops) > MAX_STATEMENTS:
-            return Rule.TOO_MANY_OPS(MAX_STATEMENTS)
+        if len(a.ops) + len(b.ops) > MAX_KERNEL_STATEMENTS:
+            return Rule.TOO_MANY_OPS(MAX_KERNEL_STATEMENTS)
         return self._window_rejection(producer, consumer, a.ops)
 
     def _has_too_many_reader_shapes(self, producer: Op) -> bool:

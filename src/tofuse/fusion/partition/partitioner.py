@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tofuse.analysis.alias import AliasAnalysis, MemRef
-from tofuse.cost.thresholds import MAX_SIBLINGS, MIN_SHARED_ELEMENTS
+from tofuse.cost.thresholds import MAX_SIBLINGS, MIN_SIBLING_SHARED_ELEMENTS
 from tofuse.fusion.partition.graph_index import GraphIndex, index_graph
 from tofuse.fusion.partition.groups import Group
 from tofuse.fusion.partition.grow import Growth, grow
@@ -66,7 +66,7 @@ def _fuse_siblings(growth: Growth) -> None:
     """
     graph, group_of = growth.index.graph, growth.groups.group_of
     for v in graph.values():
-        is_large = size_hint(v.type.numel) >= MIN_SHARED_ELEMENTS
+        is_large = size_hint(v.type.numel) >= MIN_SIBLING_SHARED_ELEMENTS
         readers = [u for u in growth.index.readers[v] if not group_of[u].library]
         for u in readers[1 : 1 + MAX_SIBLINGS]:
             separate = group_of[readers[0]] is not group_of[u]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.target_costs import CostsOf
-from tofuse.cost.thresholds import MAX_BUFFERS
+from tofuse.cost.thresholds import MAX_KERNEL_BUFFERS
 from tofuse.fusion.lower.axes import LoweringError
 from tofuse.fusion.lowering_memo import LoweringMemo
 from tofuse.fusion.partition.graph_index import GraphIndex
@@ -18,7 +18,7 @@ from tofuse.ir.kernel import Kernel
 from tofuse.ir.region import Region
 from tofuse.ir.rules import Rule
 
-TOO_MANY_BUFFERS = Rule.TOO_MANY_BUFFERS(MAX_BUFFERS)
+TOO_MANY_BUFFERS = Rule.TOO_MANY_BUFFERS(MAX_KERNEL_BUFFERS)
 EvaluateKernel = Callable[[Kernel, str], Evaluation]  # on a device
 
 
@@ -42,7 +42,7 @@ class RegionEvaluator:
         """
         storage, region = index.aliases.memrefs, index.make_region(ops, "candidate")
         buffers_read = {storage[v].root for v in region.inputs if v in storage}
-        if len(buffers_read) + len(region.outputs) > MAX_BUFFERS:
+        if len(buffers_read) + len(region.outputs) > MAX_KERNEL_BUFFERS:
             return Evaluation(TOO_MANY_BUFFERS)
         try:
             kernel = self.lowerings.kernel(region, storage, rounded)

@@ -14,7 +14,7 @@ from tofuse.cost.thresholds import (
     AMX_SPEEDUP_OVER_FLOAT32,
     BLOCK_TRANSPOSE_ELEMENT_NS,
     HALF_FULL_MICROPANEL_COST_COLUMNS,
-    PACKED_COLUMNS,
+    MICROPANEL_COLUMNS,
     PACKED_RATE,
 )
 from tofuse.cost.work import kernel_work
@@ -68,10 +68,10 @@ def _product_ns(
     micro = blocked.schedule.micro_rows
     uses_tiles = blocked.schedule.microkernel is Microkernel.BF16_TILES
     whole_rows = -(-rows // micro) * micro
-    rest = columns % PACKED_COLUMNS
-    is_half = 0 < rest <= PACKED_COLUMNS // 2 and not uses_tiles
-    whole_columns = -(-columns // PACKED_COLUMNS) * PACKED_COLUMNS
-    whole_columns -= PACKED_COLUMNS - HALF_FULL_MICROPANEL_COST_COLUMNS if is_half else 0
+    rest = columns % MICROPANEL_COLUMNS
+    is_half = 0 < rest <= MICROPANEL_COLUMNS // 2 and not uses_tiles
+    whole_columns = -(-columns // MICROPANEL_COLUMNS) * MICROPANEL_COLUMNS
+    whole_columns -= MICROPANEL_COLUMNS - HALF_FULL_MICROPANEL_COST_COLUMNS if is_half else 0
     rate = PACKED_RATE * SPEEDUP_OVER_F32[blocked.schedule.microkernel]
     product = 2 * whole_rows * whole_columns / (machine.flops * rate)
     left = across * rows * _element_ns(p.left.pack, 1, machine)

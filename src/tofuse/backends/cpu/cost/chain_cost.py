@@ -15,7 +15,7 @@ from tofuse.cost.machine import Machine
 from tofuse.cost.thresholds import (
     CHAIN_BLOCK_L2_SHARE,
     CHAIN_REJECTION_MARGIN,
-    PACKED_COLUMNS,
+    MICROPANEL_COLUMNS,
     PACKED_RATE,
 )
 from tofuse.cost.work import kernel_work
@@ -79,7 +79,7 @@ def _product_ns(chain: ProductChain, p: ChainProduct, machine: Machine) -> float
     """Return the ns of one thread to multiply a row with all columns of a right factor."""
     microkernel, *_ = chain.schedule.microkernels[p.number]
     columns = size_hint(chain.kernel.extent(p.columns))
-    whole = -(-columns // PACKED_COLUMNS) * PACKED_COLUMNS
+    whole = -(-columns // MICROPANEL_COLUMNS) * MICROPANEL_COLUMNS
     flops = 2 * whole * p.steps * microkernel.step_elements
     return flops / (machine.flops * PACKED_RATE * SPEEDUP_OVER_F32[microkernel])
 

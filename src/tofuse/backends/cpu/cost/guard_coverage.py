@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from tofuse.analysis.guard_ranges import axis_range
-from tofuse.cost.thresholds import MAX_SEGMENT_LOADS, MAX_SEGMENTS
+from tofuse.cost.thresholds import MAX_LOOP_SEGMENTS, MAX_SEGMENT_LOADS
 from tofuse.ir.dims import size_hint
 from tofuse.ir.kernel import (
     CARRIED,
@@ -24,7 +24,7 @@ from tofuse.ir.kernel import (
 
 def pays_to_split(segments: int, loads: int) -> bool:
     """Whether a loop is split where its guards change; `loads` count those of all segments."""
-    return segments <= MAX_SEGMENTS or loads <= MAX_SEGMENT_LOADS
+    return segments <= MAX_LOOP_SEGMENTS or loads <= MAX_SEGMENT_LOADS
 
 
 def statement_coverage(kernel: Kernel, axes: Sequence[str]) -> dict[Stmt, float]:

@@ -23,10 +23,10 @@ from tofuse.cost.thresholds import (
     LIBRARY_CACHED_ELEMENT_NS,
     LIBRARY_ELEMENT_NS,
     LIBRARY_RATE,
+    MICROPANEL_COLUMNS,
     MIN_BLOCKED_FLOAT32_PRODUCT_ROWS,
     MIN_BLOCKED_PRODUCT_EXTENT,
     MIN_PRODUCT_GAIN,
-    PACKED_COLUMNS,
     PACKED_ELEMENT_NS,
     PACKED_RATE,
     PRODUCT_CALL_US,
@@ -83,7 +83,7 @@ def product_costs(size: ProductSize, machine: Machine, library_avx512: bool) -> 
     crossing = DIRECT_UNALIGNED if size.depth * FLOAT_BYTES % LINE_BYTES else 1.0
     rate = flops * LIBRARY_RATE / (1 if library_avx512 else 2)
     threads = machine.threads
-    whole = replace(size, columns=-(-size.columns // PACKED_COLUMNS) * PACKED_COLUMNS)
+    whole = replace(size, columns=-(-size.columns // MICROPANEL_COLUMNS) * MICROPANEL_COLUMNS)
     return ProductCosts(
         size.cost_us(element_ns, rate, threads),
         whole.cost_us(PACKED_ELEMENT_NS, flops * PACKED_RATE, threads) + PRODUCT_CALL_US,

@@ -32,7 +32,7 @@ from tofuse.backends.cpu.llvm.statements import (
     emit_store,
 )
 from tofuse.backends.cpu.llvm.unroll_and_jam import can_copy, copy_iterations
-from tofuse.cost.thresholds import MAX_STATEMENTS
+from tofuse.cost.thresholds import MAX_KERNEL_STATEMENTS
 from tofuse.ir.dims import Dim
 from tofuse.ir.interleave import interleave_groups
 from tofuse.ir.kernel import (
@@ -106,7 +106,7 @@ class LoopEmitter:
             if not isinstance(extent, int):
                 continue
             segments = split_index_set(nodes, axis, extent, 1, outer_guards)
-            if 1 < len(segments) <= MAX_STATEMENTS // len(self.nest.kernel.body):
+            if 1 < len(segments) <= MAX_KERNEL_STATEMENTS // len(self.nest.kernel.body):
                 for s in segments:
                     above = f.let(f"icmp sge i64 {index}, {s.start}")
                     below = f.let(f"icmp slt i64 {index}, {s.end}")

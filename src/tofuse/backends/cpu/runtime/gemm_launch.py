@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from tofuse.backends.cpu.runtime.launch import workspace
-from tofuse.cost.thresholds import FLOPS_PER_THREAD, PACKED_ELEMENT_COST
+from tofuse.cost.thresholds import PACKED_ELEMENT_COST, PRODUCT_FLOPS_PER_THREAD
 from tofuse.ir.dims import Dim, evaluate, symbols_of
 from tofuse.ir.machine_function import Entry, function_address
 
@@ -87,7 +87,7 @@ class GemmLauncher:
         m, n, batch = values["m"], values["n"], values["batch"]
         unit = (values["rows"], values["columns"])
         flops = 2 * batch * m * n * values["k"] * values["depths"]
-        threads = max(1, min(max_threads, flops // FLOPS_PER_THREAD))
+        threads = max(1, min(max_threads, flops // PRODUCT_FLOPS_PER_THREAD))
         down, across = _grid(m, n, batch, threads, unit)
         m_step, n_step = _step(m, down, unit[0]), _step(n, across, unit[1])
         down, across = -(-m // m_step), -(-n // n_step)

@@ -15,12 +15,12 @@ from tofuse.backends.cpu.schedule.scatter_loops import scatter_schedule, vector_
 from tofuse.backends.cpu.schedule.unroll_factor import unroll_factor
 from tofuse.cost.thresholds import (
     CPU_TRANSPOSE_TILE,
+    L1_PARAMETER_BYTES,
     MAX_CACHED_COLUMNS,
     MAX_COLUMNS_PER_TASK,
+    MAX_FLAT_TASK_ELEMENTS,
     MAX_RECURRENCE_VECTOR_AXES,
-    MAX_TASK_ELEMENTS,
-    MIN_TASK_ELEMENTS,
-    PARAMETER_CACHE_BYTES,
+    MIN_FLAT_TASK_ELEMENTS,
     PARAMETER_TILE,
     WHOLE_LINE_ELEMENTS,
     WORK_PER_THREAD,
@@ -268,7 +268,7 @@ def _rereads_column_parameters(k: _KernelSummary, vector: str) -> bool:
     if k.reduced or len(k.by_stride) < 2 or extent <= 2 * PARAMETER_TILE:
         return False
     loads = {s for s in k.kernel.body if isinstance(s, Load) and k.stmt_axes[s] == {vector}}
-    return len(loads) > 2 and sum(s.dtype.itemsize for s in loads) * extent > PARAMETER_CACHE_BYTES
+    return len(loads) > 2 and sum(s.dtype.itemsize for s in loads) * extent > L1_PARAMETER_BYTES
 
 
 def _vector_tile(
@@ -279,17 +279,22 @@ def _vector_tile(
     if vector in k.scanned:
         return 0
     if not outer and not inner:
-        most = max(MIN_TASK_ELEMENTS, int(WORK_PER_THREAD / kernel_work(k.kernel)))
-        return min(MAX_TASK_ELEMENTS, 1 << (most.bit_length() - 1))
+        most = max(MIN_FLAT_TASK_ELEMENTS, int(WORK_PER_THREAD / kernel_work(k.kernel)))
+        return min(MAX_FLAT_TASK_ELEMENTS, 1 << (most.bit_length() - 1))
     if vector in k.rescanned:
         return 0
     others = [a for a in (*outer, *inner) if a in k.reduced]
     if others and vector not in k.reduced:
         return _column_tile(k, vector, extent, outer, inner, target)
-    if vector in k.reduced and static_or(k.kernel.extent(vector), 1 << 20) > 2 * MAX_TASK_ELEMENTS:
+    if (
+        vector in k.reduced
+        and static_or(k.kernel.extent(vector), 1 << 20) > 2 * MAX_FLAT_TASK_ELEMENTS
+    ):
         return _even_tile(extent)
     rows = math.prod(k.extent(a) for a in outer or inner[:1])
-    return _even_tile(extent) if rows < 4 * target.threads and extent > MAX_TASK_ELEMENTS else 0
+    return (
+        _even_tile(extent) if rows < 4 * target.threads and extent > MAX_FLAT_TASK_ELEMENTS else 0
+    )
 
 
 def _register_tile(k: _KernelSummary, vector: str, elements: int, target: Target) -> int:
@@ -309,7 +314,7 @@ def _even_tile(extent: int) -> int:
 
     Their length does not depend on the number of threads, nor do the bits of a sum over a tile.
     """
-    tasks = -(-extent // (2 * MAX_TASK_ELEMENTS)) * 2
+    tasks = -(-extent // (2 * MAX_FLAT_TASK_ELEMENTS)) * 2
     return -(-extent // (tasks * WHOLE_LINE_ELEMENTS)) * WHOLE_LINE_ELEMENTS
 
 

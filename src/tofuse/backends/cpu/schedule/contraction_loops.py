@@ -17,7 +17,7 @@ from tofuse.cost.thresholds import (
     MAX_CONTRACTION_STRIP_COLUMNS,
     MAX_JAMMED_COLUMNS,
     MAX_JAMMED_ROWS,
-    MAX_STATEMENTS,
+    MAX_KERNEL_STATEMENTS,
 )
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.kernel import Gather, Kernel, Load, Reduce, Stmt, Uniform, iteration_axes
@@ -107,11 +107,11 @@ def _jams(kernel: Kernel, axes: ContractionAxes, lanes: int, target: Target) -> 
     wide = any(s.dtype.itemsize == 8 for s in sums) and lanes == target.lanes
     registers = int(target.registers * JAMMED_SUM_REGISTER_SHARE)
     registers = max(1, registers // len(sums) // (2 if wide else 1))
-    most = min(MAX_JAMMED_ROWS, registers, max(1, MAX_STATEMENTS // len(kernel.body)))
+    most = min(MAX_JAMMED_ROWS, registers, max(1, MAX_KERNEL_STATEMENTS // len(kernel.body)))
     jam_rows = max(1, -(-rows // max(1, -(-rows // most))))
     columns = size_hint(kernel.extent(axes.columns[-1]))
     jam_columns = min(MAX_JAMMED_COLUMNS, registers // jam_rows, columns)
-    jam_columns = min(jam_columns, MAX_STATEMENTS // (len(kernel.body) * jam_rows))
+    jam_columns = min(jam_columns, MAX_KERNEL_STATEMENTS // (len(kernel.body) * jam_rows))
     return jam_rows, max(1, jam_columns)
 
 

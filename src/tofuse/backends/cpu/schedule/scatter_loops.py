@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from tofuse.cost.thresholds import (
-    MAX_ELEMENTS_STARTED_SERIALLY,
-    MAX_TASK_ELEMENTS,
+    MAX_FLAT_TASK_ELEMENTS,
+    MAX_SERIAL_SCATTER_START_ELEMENTS,
     WHOLE_LINE_ELEMENTS,
 )
 from tofuse.ir.dims import size_hint
@@ -47,8 +47,8 @@ def scatter_schedule(
     serial = [a for a in by_stride if a in combining and a != vector]
     columns, parallel = size_hint(kernel.extent(vector)), [*map(Loop, shared)]
     elements = math.prod(size_hint(kernel.extent(a)) for a in begun)
-    if begun and elements > MAX_ELEMENTS_STARTED_SERIALLY:
-        parallel += [*map(Loop, begun[:-1]), Loop(begun[-1], MAX_TASK_ELEMENTS)]
+    if begun and elements > MAX_SERIAL_SCATTER_START_ELEMENTS:
+        parallel += [*map(Loop, begun[:-1]), Loop(begun[-1], MAX_FLAT_TASK_ELEMENTS)]
         begun = begun[-1:]
     if vector in combining:
         unroll = 1  # its lanes are combined one after another

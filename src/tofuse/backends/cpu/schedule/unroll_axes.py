@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from tofuse.analysis.live_statements import live_statements
 from tofuse.cost.thresholds import (
     ITERATIONS_PER_EXCLUSION,
-    MAX_SHORT_EXTENT,
+    MAX_KERNEL_STATEMENTS,
     MAX_SHORT_ROW,
     MAX_SHUFFLES_PER_LANE,
-    MAX_STATEMENTS,
+    MAX_UNROLLED_AXIS_EXTENT,
     MAX_UNROLLED_STATEMENTS,
     MIN_GUARDS,
     MIN_VECTOR_EXTENT,
@@ -51,7 +51,7 @@ def unroll_axes(kernel: Kernel, target: Target) -> Kernel:
     rejected: set[str] = set()
     while (found := _interleaved_axis(kernel, rejected)) is not None:
         axis, step = found
-        short = step <= MAX_SHORT_ROW or size_hint(kernel.extent(axis)) <= MAX_SHORT_EXTENT
+        short = step <= MAX_SHORT_ROW or size_hint(kernel.extent(axis)) <= MAX_UNROLLED_AXIS_EXTENT
         profitable = short or _is_reduced_repeatedly(kernel, axis, step, target)
         unrolled = _unroll_axis(kernel, axis, profitable)
         if unrolled is None:
@@ -107,7 +107,7 @@ def _unroll_axis(kernel: Kernel, axis: str, profitable: bool) -> Kernel | None:
         return None
     if not profitable and not _guards_exclude_iterations(guards, kernel, axis):
         return None
-    limit = MAX_STATEMENTS if profitable else min(MAX_STATEMENTS, count // 2)
+    limit = MAX_KERNEL_STATEMENTS if profitable else min(MAX_KERNEL_STATEMENTS, count // 2)
     if not any(isinstance(s, InRange) for s in inside):  # all copies are live
         count -= sum(isinstance(s, Reduce) and axis in s.over for s in inside)
         if count > limit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tofuse.cost.thresholds import FULL_ILP_CHAINS, MAX_OVERLAPPED_STATEMENTS, WINDOW
+from tofuse.cost.thresholds import FULL_ILP_CHAINS, MAX_UNROLLED_BODY_STATEMENTS, WINDOW
 from tofuse.ir.kernel import WRITES, Compute, Kernel, Reduce, Stmt
 from tofuse.ops.table import OPS
 
@@ -19,7 +19,9 @@ def unroll_factor(
     if not work:
         return by_length
     useful = FULL_ILP_CHAINS * critical_path / work / max(1.0, WINDOW / work)
-    allowed = [n for n in (2, 4) if n < 2 * useful and n * len(body) <= MAX_OVERLAPPED_STATEMENTS]
+    allowed = [
+        n for n in (2, 4) if n < 2 * useful and n * len(body) <= MAX_UNROLLED_BODY_STATEMENTS
+    ]
     return max([by_length, *allowed])
 
 

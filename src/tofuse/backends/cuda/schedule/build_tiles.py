@@ -20,7 +20,7 @@ from tofuse.backends.cuda.schedule.split_launches import (
     split_launches,
 )
 from tofuse.backends.cuda.schedule.tiling_legality import check_tiling
-from tofuse.cost.thresholds import MAX_LAUNCHES
+from tofuse.cost.thresholds import MAX_KERNEL_LAUNCHES
 from tofuse.ir.dims import static_or
 from tofuse.ir.kernel import Kernel, Reduce, Stmt, iteration_axes
 from tofuse.ir.rules import Rule
@@ -67,8 +67,8 @@ def build_tiles(
         pending = [separated.first, *separated.rest, *pending[1:]]
     while pending:
         k = pending.pop(0)
-        if len(nests) >= MAX_LAUNCHES:
-            raise Unschedulable(Rule.TOO_MANY_LAUNCHES(MAX_LAUNCHES))
+        if len(nests) >= MAX_KERNEL_LAUNCHES:
+            raise Unschedulable(Rule.TOO_MANY_LAUNCHES(MAX_KERNEL_LAUNCHES))
         contractions = find_contractions(k)
         try:
             tiling = _tiling_by_heuristics(k, contractions, target, limits)

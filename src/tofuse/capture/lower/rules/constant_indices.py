@@ -16,7 +16,7 @@ from tofuse.capture.fx.aliases import is_impure
 from tofuse.capture.lower.builder import Unsupported
 from tofuse.capture.lower.call import AtenCall, LoweringRule
 from tofuse.capture.lower.rules.view_ops import index, require_static
-from tofuse.cost.thresholds import MAX_INDEX_ELEMENTS, MAX_INDEX_OPS
+from tofuse.cost.thresholds import MAX_CONSTANT_INDEX_ELEMENTS, MAX_CONSTANT_INDEX_OPS
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
 from tofuse.torch_internals.fake_tensors import unset_fake_temporarily
@@ -83,7 +83,10 @@ def _constant_index(node: Node, trailing_dims: int) -> list[int] | None:
     fake = node.meta.get("val")
     if not isinstance(fake, torch.Tensor) or fake.dtype is not torch.int64:
         return None
-    if not all(isinstance(d, int) for d in fake.shape) or fake.numel() > MAX_INDEX_ELEMENTS:
+    if (
+        not all(isinstance(d, int) for d in fake.shape)
+        or fake.numel() > MAX_CONSTANT_INDEX_ELEMENTS
+    ):
         return None
     if fake.dim() <= trailing_dims or fake.shape[-1 - trailing_dims] != fake.numel():
         return None
@@ -100,7 +103,7 @@ def _evaluate(node: Node, values: dict[Node, ConstantValue]) -> ConstantValue:
         target = node.target
         if not isinstance(target, OpOverload) or is_impure(node):
             return None
-        if len(values) < MAX_INDEX_OPS:
+        if len(values) < MAX_CONSTANT_INDEX_OPS:
             operands = {n: _evaluate(n, values) for n in node.all_input_nodes}
             if all(v is not None for v in operands.values()):
                 args, kwargs = torch.fx.map_arg((node.args, node.kwargs), operands.__getitem__)

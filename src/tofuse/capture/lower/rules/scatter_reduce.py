@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tofuse.capture.lower.builder import Unsupported
 from tofuse.capture.lower.call import AtenCall, LoweringRule
-from tofuse.cost.thresholds import MIN_VALUES_PER_ELEMENT
+from tofuse.cost.thresholds import MIN_SCATTERED_VALUES_PER_ELEMENT
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.graph import Attr, Scalar, Value
 from tofuse.ir.types import DType
@@ -101,7 +101,7 @@ def _checked(s: _Scatter) -> _Scatter:
     if values.dtype != start.dtype or len(values.shape) != len(start.shape) or not start.shape:
         raise Unsupported("values of another type or rank than the result")
     elements, count = (size_hint(product(x.shape)) for x in (start, values))
-    if count < MIN_VALUES_PER_ELEMENT * elements:
+    if count < MIN_SCATTERED_VALUES_PER_ELEMENT * elements:
         raise Unsupported("a combination of fewer values than elements")
     return s
 
