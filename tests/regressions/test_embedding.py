@@ -42,7 +42,7 @@ def test_strided_rows_are_copied_before_scatter(expanded):
             return x.scatter_add(0, indices[:, None].expand_as(rows), rows)
         return x.index_add(0, indices, rows)
 
-    x, indices = torch.randn(9, 7), torch.randint(0, 9, (40,))
+    x, indices = torch.randn(90, 7), torch.randint(0, 90, (40,))  # too few rows for a kernel
     for rows in (torch.randn(40, 21)[:, 7:14], torch.randn(7, 40).T, torch.randn(40, 7)):
         torch.testing.assert_close(tofuse.compile(f)(x, indices, rows), f(x, indices, rows))
         report = tofuse.explain(f)(x, indices, rows)

@@ -82,7 +82,7 @@ def test_several_indices_per_row_stay_a_scatter():
     x, index = torch.randn(6, 5, requires_grad=True), torch.randint(0, 6, (9, 5))
     report = tofuse.explain(gather_many_per_row)(x, index)
     backward = next(g for g in report.graphs if g.phase == "backward")
-    assert backward.library_calls
+    assert any("scatter" in k.loops for k in backward.kernels)
     torch._dynamo.reset()
     assert_as_eager(gather_many_per_row, x, index)
 

@@ -67,8 +67,8 @@ def test_variance_of_any_sizes(rows, outer, inner, by_columns, multiplies, offse
     exact = exact.reshape(rows, -1)
     deviation = exact - exact.mean(1, keepdim=True)
     want = deviation.square().sum(1)
-    # a mean of 1e4 has an error of about 1e-3
-    torch.testing.assert_close(found["w"].double(), want, rtol=1e-4, atol=1e-4 * count)
+    # a mean of numbers around 1e4 has an error of up to 0.02, which is squared
+    torch.testing.assert_close(found["w"].double(), want, rtol=1e-4, atol=4e-4 * count)
 
 
 def test_special_values():
