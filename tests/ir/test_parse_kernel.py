@@ -141,7 +141,7 @@ NOT_VERIFIED = (
     ((INDEX, LOAD, "scatter any<i7> y[0] by v1 * 1 below 4 v0 : f32"), "not other axes"),
     ((INDEX, LOAD, "scatter sum<i0> y[i0] by v1 * 1 below 4 v0 : f32"), "not other axes"),
     ((INDEX, LOAD, "scatter mean<i0> y[0] by v1 * 1 below 4 v0 : f32"), "mean combines no two"),
-    ((INDEX, LOAD, "scatter sum<i0> y[0] by v1 * 1 below 4 v0 : f32"), "nothing is stored in y"),
+    ((INDEX, LOAD, "scatter sum<i0> y[0] by v1 * 1 below 4 v0 : f32"), "no number is stored in y"),
     (("v0 = uniform x[0][i0] of 4 stream 0 : f32",), "x holds f32"),
 )
 

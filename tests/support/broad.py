@@ -29,7 +29,8 @@ def sample_cases(cases: Iterable[T], name: str, divisor: int) -> list[T]:
 
 def select_brief(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Return one test of each file, and the others; none of the folders of long programs."""
-    files = groupby(items, key=lambda item: item.nodeid.partition("::")[0])
+    sample, _ = select_tests(items)
+    files = groupby(sample, key=lambda item: item.nodeid.partition("::")[0])
     chosen = {next(tests) for file, tests in files if _folder(file) not in LONG}
     return [i for i in items if i in chosen], [i for i in items if i not in chosen]
 

@@ -210,8 +210,8 @@ class Store(Statement):
 class Scatter(Statement):
     """Replace the element at `index + stride * dynamic_index` by its combination with a value.
 
-    `op` is a reduction; stores have written the buffer before. Points that differ only in the axes
-    `over` may have the same element. For `dynamic_index`, `extent` and `wrap`, see `Gather`.
+    `op` is a reduction; a number is stored in all of the buffer before. Points that differ only in
+    the axes `over` may have the same element. For `dynamic_index` and the rest, see `Gather`.
     """
 
     buffer: str

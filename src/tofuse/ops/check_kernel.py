@@ -201,8 +201,9 @@ def _verify_scatter(kernel: Kernel, stmt: Scatter) -> None:
     if not set(stmt.over) <= kernel.extents.keys() - set(stmt.index.axes):
         raise _stmt_error(stmt, f"{stmt.over} are not other axes of the kernel")
     before = kernel.body[: kernel.body.index(stmt)]
-    if not any(isinstance(s, Store) and s.buffer == stmt.buffer for s in before):
-        raise _stmt_error(stmt, f"nothing is stored in {stmt.buffer} before")
+    starts = [s for s in before if isinstance(s, Store) and s.buffer == stmt.buffer]
+    if not starts or any(isinstance(s.value, str) for s in starts):
+        raise _stmt_error(stmt, f"no number is stored in {stmt.buffer} before")
 
 
 def _verify_recurrence(

@@ -134,6 +134,26 @@ def test_assignments_that_accumulate():
     compare(lambda x, i: x.index_put((i,), torch.ones(()), accumulate=True), x, index[0])
 
 
+def test_a_mask_and_other_types_of_index_are_no_positions():
+    mask = torch.tensor([[1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]], dtype=torch.uint8)
+    one = torch.tensor(1.0)
+    put = torch.ops.aten.index_put
+    compiled = tofuse.compile(lambda x, m: put(x, [m], one, True), capture="trace")
+    x = torch.zeros(3, 4)
+    torch.testing.assert_close(compiled(x, mask), put(x, [mask], one, True))
+
+
+def test_products_with_a_start_do_not_overflow():
+    x, index = torch.tensor([1e25, 1e25, 1e30, 1e30]), torch.tensor([0, 0, 1, 1])
+    for start in (torch.tensor([1e-30, 0.0]), torch.full((2,), 1e-30)):
+        compare(lambda x, i, s: s.scatter_reduce(0, i, x, "prod"), x, index, start)
+
+
+def test_an_empty_result():
+    args = torch.randn(100, 16), torch.randint(10, (100,)), torch.zeros(0, 16)
+    assert tofuse.compile(lambda x, i, s: s.index_add(0, i, x))(*args).shape == (0, 16)
+
+
 def test_sizes_that_change():
     def f(x: Tensor, index: Tensor, start: Tensor) -> Tensor:
         return start.index_add(0, index, x.exp()) * 2

@@ -1,4 +1,4 @@
-"""The loops of a kernel that scatters: threads share what no two of its values are combined in."""
+"""The loops of a kernel that scatters: values of one element are combined on one thread."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tofuse.schedule.scatter_axes import combining_axes, start_stores
 def vector_axes(kernel: Kernel, axes: list[str]) -> list[str]:
     """Return those of `axes` that a scatter's vectors may run along.
 
-    A vector of one row is combined with a row at once. If rows are short, or not contiguous, the
-    vectors run along the values that are combined one after another.
+    Along a row of the result, one vector of values is combined with one of elements. If the result
+    has no rows, vectors run along the values, whose lanes are combined one after another.
     """
     combining, scatters = combining_axes(kernel), [s for s in kernel.body if isinstance(s, Scatter)]
     rows = [
@@ -37,11 +37,14 @@ def scatter_schedule(
 ) -> Schedule:
     """Return a schedule with vectors along an axis, of at most so many lanes and unrolled.
 
+    `by_stride` has all axes by decreasing stride.
+
     Each thread has columns of its own, or other indices that the scatters do not combine. So the
     values of an element are combined in order, and its bits do not depend on the number of threads.
     """
     combining = combining_axes(kernel)
     starts = {a for s in start_stores(kernel) for a in s.index.axes}
+    # axes of the stores that start elements; those that threads share; those run in order
     begun = [a for a in by_stride if a in starts and a != vector]
     shared = [a for a in by_stride if a not in starts | combining and a != vector]
     serial = [a for a in by_stride if a in combining and a != vector]

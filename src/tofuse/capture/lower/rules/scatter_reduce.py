@@ -17,7 +17,8 @@ from tofuse.ops.table import REDUCTION_COMBINES, reduction_identity
 class _Scatter:
     """Values to combine with elements of `start`: `index` selects them in dimension `dim`.
 
-    Negative indices count from the end if `wrap`.
+    `start` is ATen's `self`. Values are combined with each other first, then with `start`. Negative
+    indices count from the end if `wrap`.
     """
 
     call: AtenCall
@@ -53,6 +54,8 @@ class _Scatter:
         constant = build.constants.get(self.start)
         if include_start and constant is not None:
             return self._emit(op, values, constant)
+        if include_start and op == "prod":  # without the start, it may overflow
+            raise Unsupported("products by index with a start")
         if include_start:
             combined = self._emit(op, values, Scalar(_neutral(op, wide)))
             return build.emit(REDUCTION_COMBINES[op], (start, combined), {})
@@ -61,9 +64,9 @@ class _Scatter:
         return build.where(has_values, combined, start, start.type)
 
     def _count(self, op: str, dtype: DType, start: Scalar) -> Value:
-        """Return the combinations of a one for each value of an element, and `start`.
+        """Return the combination of `start` and a one for each value of an element.
 
-        Lines that one index selects as a whole count once.
+        If one index selects whole lines, as the rows of a matrix, a one for each line.
         """
         build, shape = self.call.build, self.start.shape
         made_by = next((op for op in reversed(build.ops) if self.index in op.results), None)
@@ -94,14 +97,17 @@ def _neutral(op: str, dtype: DType) -> float | int:
 
 
 def _checked(s: _Scatter) -> _Scatter:
-    """Return the argument if a kernel is no slower than PyTorch's operator, which keeps `start`."""
+    """Return the argument if a kernel is no slower than PyTorch's operator.
+
+    The operator does less with few values: it changes `start`, or a copy of it.
+    """
     start, values = s.start, s.values
     if not start.type.on_host or start.dtype in (DType.BOOL, DType.OTHER) or start.dtype.is_fp8:
         raise Unsupported("a combination by index of this type")
     if values.dtype != start.dtype or len(values.shape) != len(start.shape) or not start.shape:
         raise Unsupported("values of another type or rank than the result")
     elements, count = (size_hint(product(x.shape)) for x in (start, values))
-    if count < MIN_SCATTERED_VALUES_PER_ELEMENT * elements:
+    if not elements or count < MIN_SCATTERED_VALUES_PER_ELEMENT * elements:
         raise Unsupported("a combination of fewer values than elements")
     return s
 
@@ -109,7 +115,7 @@ def _checked(s: _Scatter) -> _Scatter:
 def index_add(call: AtenCall) -> Value:
     x, values, alpha = call.tensor("self"), call.tensor("source"), call.number("alpha")
     dim = call.dim("dim", len(x.shape))
-    index = _lines(call, call.tensor("index"), values, dim)
+    index = _index_of_lines(call, call.tensor("index"), values, dim)
     s = _checked(_Scatter(call, x, dim, index, values))
     if alpha != 1:
         scaled = call.build.emit("mul", (values, Scalar(alpha)), {})
@@ -137,13 +143,13 @@ def add_by_index(call: AtenCall) -> Value:
     if not call.arguments.get("accumulate") or len(tensors) != 1:
         raise Unsupported("elements replaced by index, or by several")
     ((dim, index),) = tensors
-    if not index.dtype.is_int or y.dtype != x.dtype:
-        raise Unsupported("an index that is no integer")
+    if index.dtype not in (DType.I32, DType.I64) or y.dtype != x.dtype:
+        raise Unsupported("an index of this type: uint8 is a mask")
     before, after, build = x.shape[:dim], x.shape[dim + 1 :], call.build
     count = product(index.shape)
     values = build.expand(y, (*before, *index.shape, *after))
     values = build.reshape(values, (*before, count, *after))
-    index = _lines(call, build.reshape(index, (count,)), values, dim)
+    index = _index_of_lines(call, build.reshape(index, (count,)), values, dim)
     return _checked(_Scatter(call, x, dim, index, values, wrap=True)).reduce("sum")
 
 
@@ -157,7 +163,7 @@ def _elements(call: AtenCall) -> _Scatter:
     return _checked(_Scatter(call, x, call.dim("dim", len(x.shape)), index, values))
 
 
-def _lines(call: AtenCall, index: Value, values: Value, dim: int) -> Value:
+def _index_of_lines(call: AtenCall, index: Value, values: Value, dim: int) -> Value:
     """Return an index of whole lines as one with an element for each value."""
     if not values.shape or product(index.shape) != values.shape[dim]:
         raise Unsupported("an index of another length than the values")
