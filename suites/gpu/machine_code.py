@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from tofuse.backends.cuda.triton.cubin import cubin_file, read_register_usage, run_tool
-from tofuse.cost.thresholds import WIDEST_ACCESS_BYTES
+from tofuse.cost.thresholds import WIDEST_THREAD_ACCESS_BYTES
 
 INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)([^;]*);")
 LABEL = re.compile(r"^\s*(\.L_\w+):", re.MULTILINE)
@@ -51,7 +51,7 @@ def parse_disassembly(text: str, registers: int, stack: int) -> MachineCode:
         stack,
         sum(_width(n) for _, n, _ in instructions if n.startswith(("LDL", "STL"))),
         len(widths),
-        sum(w >= WIDEST_ACCESS_BYTES for w in widths),
+        sum(w >= WIDEST_THREAD_ACCESS_BYTES for w in widths),
         sum(any(first < b < last for first, last in loops) for b in barriers),
     )
 

@@ -12,7 +12,7 @@ from tofuse.cost.machine import (
     default_machine,
     parse_machine,
 )
-from tofuse.cost.thresholds import LIBRARY_AMX_FLOPS_PER_NS
+from tofuse.cost.thresholds import LIBRARY_AMX_FLOPS_PER_NS_AND_THREAD
 from tofuse.disk_store import store_of
 from tofuse.errors import OptionError, ParseError
 from tofuse.ir.schedule import Target
@@ -30,7 +30,9 @@ def assumed_machine(target: Target, config: Config) -> Machine:
         return _from_file(config.machine)
     processor = host()
     base = default_machine(target.threads, target.lanes, processor.l2_bytes, processor.l3_bytes)
-    base = replace(base, half_flops=LIBRARY_AMX_FLOPS_PER_NS) if target.bf16_tiles else base
+    base = (
+        replace(base, half_flops=LIBRARY_AMX_FLOPS_PER_NS_AND_THREAD) if target.bf16_tiles else base
+    )
     return replace(base, flops=2 * base.flops) if target.fast_gemm else base
 
 

@@ -19,7 +19,7 @@ from tofuse.config import Config
 from tofuse.cost.machine import Machine
 from tofuse.cost.machine_source import measured_machine
 from tofuse.cost.memory_traffic import region_bytes
-from tofuse.cost.thresholds import MAX_TUNED_CUTS
+from tofuse.cost.thresholds import MAX_TUNED_CUTS_PER_REGION
 from tofuse.disk_store import store_of
 from tofuse.driver.choice import ATEN, FUSED, SPLIT, Choice, measure_choice, stored_choice
 from tofuse.driver.codegen import (
@@ -247,7 +247,7 @@ def best_cut(region: Region, context: CodegenContext, backend: Backend, machine:
     """Return the cut whose two kernels are predicted to be fastest; 0 if there is no cut."""
     positions = cut_positions(region)
     best_us, found = float("inf"), 0
-    for cut in positions[:: max(1, len(positions) // MAX_TUNED_CUTS)]:
+    for cut in positions[:: max(1, len(positions) // MAX_TUNED_CUTS_PER_REGION)]:
         parts = split_region(region, context.partition.aliases.memrefs, cut) or ()
         predicted = (_predicted_us(context, backend, machine, part) for part in parts)
         times = [us for us in predicted if us is not None]

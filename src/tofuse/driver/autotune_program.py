@@ -17,7 +17,7 @@ from tofuse.cache.programs import source_digest
 from tofuse.capture.fx.devices import is_supported
 from tofuse.config import Config
 from tofuse.cost.machine_source import assumed_machine
-from tofuse.cost.thresholds import CANDIDATE_TIMING_S
+from tofuse.cost.thresholds import CPU_CANDIDATE_TIMING_S
 from tofuse.disk_store import store_of
 from tofuse.driver.choice import ATEN, Choice, choose
 from tofuse.driver.pipeline import cost_oracle
@@ -55,7 +55,10 @@ def fastest_program(
     ]
     with real_tensors(list(devices.values())):
         choice = choose(
-            candidates, key, store_of(config), partial(interleaved_us, seconds=CANDIDATE_TIMING_S)
+            candidates,
+            key,
+            store_of(config),
+            partial(interleaved_us, seconds=CPU_CANDIDATE_TIMING_S),
         )
     return (eager.forward if choice.kind == ATEN else compiled), choice.why
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from tofuse.backends.launcher import TimedCall
 from tofuse.backends.target import ChosenSchedule
-from tofuse.cost.thresholds import MIN_TUNED_GAIN
+from tofuse.cost.thresholds import MIN_TUNED_GAIN_SHARE
 from tofuse.disk_store import Store
 from tofuse.report.number_format import show_us
 
@@ -76,9 +76,9 @@ def measure_choice(
 ) -> Choice:
     """Time the candidates, and store and return the fastest.
 
-    The first candidate wins unless another is faster by `MIN_TUNED_GAIN`, so that noise does not
-    decide. Candidates that cannot be built or fail when run are skipped. If the first one fails,
-    nothing is timed.
+    The first candidate wins unless another is faster by `MIN_TUNED_GAIN_SHARE`, so that noise does
+    not decide. Candidates that cannot be built or fail when run are skipped. If the first one
+    fails, nothing is timed.
     """
     runnable: list[tuple[Choice, TimedCall]] = []
     for choice, build in candidates:
@@ -93,7 +93,7 @@ def measure_choice(
     times = time_calls([step for _, step in runnable])
     named_times = tuple((c.name, us) for (c, _), us in zip(runnable, times, strict=True))
     best = min(range(len(times)), key=times.__getitem__)
-    if times[best] > (1 - MIN_TUNED_GAIN) * times[0]:
+    if times[best] > (1 - MIN_TUNED_GAIN_SHARE) * times[0]:
         best = 0
     winner = replace(runnable[best][0], times=named_times)
     store.put(

@@ -21,7 +21,7 @@ from tofuse.cost.thresholds import (
     GUARDED_CALL_US,
     MAX_TIMED_FIRST_CALL_S,
     MIN_COMPILED_GAIN,
-    MIN_FIRST_CALL_ROUNDS,
+    MIN_FIRST_CALL_TIMING_ROUNDS,
     TRAINING_CALL_US,
 )
 from tofuse.dispatch.call_kind import is_plain_tensor
@@ -227,7 +227,7 @@ def _fastest_us(calls: Sequence[Program], args: Sequence[object]) -> list[float]
     begin, rounds = time.perf_counter(), 0
     while (
         spent := time.perf_counter() - begin
-    ) < FIRST_CALL_TIMING_S or rounds < MIN_FIRST_CALL_ROUNDS:
+    ) < FIRST_CALL_TIMING_S or rounds < MIN_FIRST_CALL_TIMING_ROUNDS:
         if rounds and spent > MAX_TIMED_FIRST_CALL_S:
             break
         for k, call in enumerate(calls):

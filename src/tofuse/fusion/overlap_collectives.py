@@ -10,7 +10,7 @@ from itertools import takewhile
 from tofuse.analysis.alias import is_collective, is_communication, is_wait
 from tofuse.analysis.reachability import reachable
 from tofuse.cost.memory_traffic import value_bytes
-from tofuse.cost.thresholds import MAX_OVERLAP_PEAK_SHARE, MIN_ORDER_SAVING
+from tofuse.cost.thresholds import MAX_COLLECTIVE_OVERLAP_EXTRA_PEAK_SHARE, MIN_ORDER_SAVING
 from tofuse.fusion.order_regions import successors_of
 from tofuse.fusion.region_liveness import RegionLiveness, is_effectful
 from tofuse.graph_partition import Partition
@@ -22,15 +22,16 @@ def overlap_collectives(
 ) -> Partition:
     """Order regions so that collectives run at the same time as other work.
 
-    Collectives keep their order. The peak of memory may grow by MAX_OVERLAP_PEAK_SHARE of it, or by
-    MIN_ORDER_SAVING. `releasable_inputs` are as for `order_regions`.
+    Collectives keep their order. The peak of memory may grow by the share
+    `MAX_COLLECTIVE_OVERLAP_EXTRA_PEAK_SHARE` of it, or by `MIN_ORDER_SAVING` bytes.
+    `releasable_inputs` are as for `order_regions`.
     """
     order = list(part.regions)
     if not any(is_collective(r.ops[0]) for r in order):
         return part
     liveness = RegionLiveness(part, releasable_inputs)
     peak = liveness.peak(order)[0]
-    limit = peak + max(MIN_ORDER_SAVING, int(MAX_OVERLAP_PEAK_SHARE * peak))
+    limit = peak + max(MIN_ORDER_SAVING, int(MAX_COLLECTIVE_OVERLAP_EXTRA_PEAK_SHARE * peak))
     windows = _windows(liveness, order)
     candidates = [_in_order(windows, order), list(order)]
     _share_work(windows, _feeding(liveness, order))

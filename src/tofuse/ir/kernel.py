@@ -322,8 +322,8 @@ def iteration_axes(
 ) -> tuple[Mapping[str, frozenset[str]], Mapping[Stmt, frozenset[str]]]:
     """Return the axes that each value depends on, and the axes that each statement runs over.
 
-    A reduction runs over its operand's axes, but its value depends only on those that are not
-    reduced. A scan and its value depend on its axis.
+    A reduction runs over all axes of its operand. Its value depends on those that are not reduced.
+    A scan and its value depend on its axis.
     """
     values: dict[str, frozenset[str]] = {}
     domains: dict[Stmt, frozenset[str]] = {}

@@ -138,8 +138,8 @@ class Tiles:
     """Run the launches of a group tile by tile: `count` parts of their rows.
 
     There are `chunks` of tiles. A thread runs the tiles of a chunk one after the other. In a tile,
-    each launch runs for two kinds of rows: those that the tile stores, and those that a later
-    launch of the tile reads, unless an earlier tile of the chunk has computed them. `rows` are the
+    each launch computes the rows that the tile stores. It also computes the rows that a later
+    launch of the tile reads, if no earlier tile of the chunk has computed them. `rows` are the
     accesses of each launch to tensors that the group writes. `scratch` are tensors that only the
     group writes and reads.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from tofuse.cost.thresholds import MAX_CONCAT_LENGTH_RATIO
+from tofuse.cost.thresholds import MAX_CONCAT_TO_PIECES_LENGTH_RATIO
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Graph, Op, Scalar, Value
 from tofuse.passes.rewrite import OpBuilder, Replacement, Rewriter, RewriteRule, rewrite
@@ -78,7 +78,7 @@ class _PadSum(OpBuilder):
         length = sum(end - start for start, end in ranges)
         if len(padded) < 2:
             return None
-        if len(ranges) > 1 and MAX_CONCAT_LENGTH_RATIO * length < size_hint(
+        if len(ranges) > 1 and MAX_CONCAT_TO_PIECES_LENGTH_RATIO * length < size_hint(
             self.op.result.shape[dim]
         ):
             return None

@@ -16,13 +16,13 @@ from tofuse.analysis.tile_ranges import GroupRows, tile_chunks
 from tofuse.cost.kernel_cost import overlapped
 from tofuse.cost.machine import CACHE_LINE, Machine
 from tofuse.cost.thresholds import (
+    CALL_US_PER_KERNEL_AND_TILE,
     MAX_LAUNCHES_BY_TILES,
+    MAX_PREDICTED_TILED_SHARE_OF_SEPARATE_TIME,
     MAX_SHARE_OF_TILES_IN_MEMORY,
     MAX_TILE_SCRATCH_L2_SHARE,
-    MAX_TILED_SHARE_OF_SEPARATE_TIME,
     MEMORY_TIME_OVER_ASSUMED,
     TILE_CHUNKS_PER_THREAD,
-    TILE_PART_CALL_US,
     TRIED_TILE_HEIGHTS,
 )
 from tofuse.ir.dims import product
@@ -206,7 +206,7 @@ class _Tiling:
             if tiles is None or sum(s.nbytes for s in tiles.scratch) > limit:
                 continue
             saved_us = separate_us - self._predicted_us(group, facts, tiles, shared, count)
-            if saved_us < (1 - MAX_TILED_SHARE_OF_SEPARATE_TIME) * separate_us:
+            if saved_us < (1 - MAX_PREDICTED_TILED_SHARE_OF_SEPARATE_TIME) * separate_us:
                 return None  # smaller tiles take longer
             return _Choice(group, Tiles(0, count, chunks, tuple(rows), tiles.scratch), saved_us)
         return None
@@ -239,7 +239,9 @@ class _Tiling:
     ) -> float:
         """Return the predicted time of a group by tiles, whose shared tensors stay in L2 caches."""
         machine = self.machine
-        total = machine.parallel_us + TILE_PART_CALL_US * count * len(group) / machine.threads
+        total = (
+            machine.parallel_us + CALL_US_PER_KERNEL_AND_TILE * count * len(group) / machine.threads
+        )
         total += 2 * tiles.kept_bytes / (machine.l2_rate * machine.threads) / 1e3
         for launch, own, iterations in zip(group, facts, tiles.iterations, strict=True):
             cached = sum(self._nbytes(t.tensor) for t in launch.tensors if t.tensor in shared)

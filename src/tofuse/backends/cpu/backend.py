@@ -51,7 +51,7 @@ from tofuse.cost.kernel_cost import Cost, Evaluation
 from tofuse.cost.machine import Machine
 from tofuse.cost.target_costs import TargetCosts
 from tofuse.cost.thresholds import (
-    CANDIDATE_TIMING_S,
+    CPU_CANDIDATE_TIMING_S,
     MAX_CHAINED_FACTOR_FLOAT32_BYTES,
     MAX_COLUMN_WEIGHT_ROWS,
     MAX_CPU_CONCAT_OPERANDS,
@@ -334,7 +334,7 @@ class CpuBackend:
         return list(variants)
 
     def time_calls(self, calls: Sequence[TimedCall]) -> list[float]:
-        return interleaved_us(calls, CANDIDATE_TIMING_S)
+        return interleaved_us(calls, CPU_CANDIDATE_TIMING_S)
 
 
 def _schedule_of(request: KernelRequest, known: EvaluatedKernel) -> AnySchedule:

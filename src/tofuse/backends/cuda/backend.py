@@ -41,7 +41,7 @@ from tofuse.backends.target import (
 from tofuse.cost.kernel_cost import Evaluation
 from tofuse.cost.machine import Machine
 from tofuse.cost.target_costs import TargetCosts
-from tofuse.cost.thresholds import FEW_CONCAT_OPERANDS, GPU_KERNEL_TIMING_S, GPU_SPLIT_THRESHOLD
+from tofuse.cost.thresholds import FEW_CONCAT_OPERANDS, GPU_CANDIDATES_TIMING_S, GPU_SPLIT_THRESHOLD
 from tofuse.errors import CompileError
 from tofuse.ir.dims import Dim, size_hint, symbol
 from tofuse.ir.executor import TRITON
@@ -225,7 +225,7 @@ class CudaBackend:
         return prune_tilings(default, variants, self.machine, threads)
 
     def time_calls(self, calls: Sequence[TimedCall]) -> list[float]:
-        return interleaved_gpu_us(calls, device_index(self.device), GPU_KERNEL_TIMING_S)
+        return interleaved_gpu_us(calls, device_index(self.device), GPU_CANDIDATES_TIMING_S)
 
 
 def _is_built_alike(request: KernelRequest, kernel: Kernel, bounds: Bounds) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tofuse.analysis.alias import MemRef
 from tofuse.analysis.live_statements import live_statements
-from tofuse.cost.thresholds import MAX_KERNEL_STATEMENTS, MAX_READ_SUBSTITUTIONS
+from tofuse.cost.thresholds import MAX_KERNEL_STATEMENTS, MAX_SUBSTITUTED_AXES_PER_READ
 from tofuse.fusion.concat.guards import ConcatGuards
 from tofuse.fusion.lower.align import Alignment
 from tofuse.fusion.lower.axes import Atom, LoweringError, row_major_strides
@@ -55,7 +55,8 @@ class LoweredRegion:
 class Lowering:
     """The statements, axes and buffers of one region's kernel. `rules` emit ops, by pattern.
 
-    Of a scatter, `store_start` and `scatter` emit the start and what is combined with it.
+    For a scatter, `store_start` emits the stores of its start value. `scatter` emits the statement
+    that combines values with it.
     """
 
     region: Region
@@ -225,7 +226,7 @@ class Lowering:
             guard = self.guards.required(guard, v, self.loops(dims, sub))
         key = (v, sub, guard)
         if key not in self.memo:
-            if len(sub) > MAX_READ_SUBSTITUTIONS:
+            if len(sub) > MAX_SUBSTITUTED_AXES_PER_READ:
                 raise LoweringError(Rule.SLICE_CHAIN())
             op = self.producers[v]
             made = self.rules[OPS[op.kind].pattern](self, op, sub, guard)

@@ -11,9 +11,9 @@ from tofuse.backends.cpu.cost.threads import threads_worth
 from tofuse.cost.kernel_cost import Cost
 from tofuse.cost.machine import Machine
 from tofuse.cost.thresholds import (
-    AMX_SPEEDUP_OVER_FLOAT32,
     BLOCK_TRANSPOSE_ELEMENT_NS,
     HALF_FULL_MICROPANEL_COST_COLUMNS,
+    MICROKERNEL_AMX_SPEEDUP_OVER_FLOAT32,
     MICROPANEL_COLUMNS,
     PACKED_RATE,
 )
@@ -27,7 +27,7 @@ from tofuse.ir.schedule import Microkernel
 SPEEDUP_OVER_F32 = {
     Microkernel.F32: 1.0,
     Microkernel.BF16_PAIRS: 2.0,
-    Microkernel.BF16_TILES: AMX_SPEEDUP_OVER_FLOAT32,
+    Microkernel.BF16_TILES: MICROKERNEL_AMX_SPEEDUP_OVER_FLOAT32,
 }
 
 

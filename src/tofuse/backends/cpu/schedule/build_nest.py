@@ -11,8 +11,8 @@ from tofuse.backends.cpu.schedule.recompute import recompute_iteration_axes, sta
 from tofuse.backends.cpu.schedule.scan_placement import check_scans
 from tofuse.backends.cpu.schedule.scratch import ScratchAllocator
 from tofuse.cost.thresholds import (
-    MAX_KEPT_ROW_BYTES,
     MAX_RECOMPUTE_COST,
+    MAX_ROW_BYTES_KEPT_BETWEEN_PASSES,
     MEMORY_ROUND_TRIP,
     MIN_HOIST_TRIPS,
 )
@@ -179,7 +179,10 @@ class _NestBuilder:
             return Reload(name, self.scratch.arrays[name]) if spilled else stmt
         if self.placement.is_always_recomputed(name, level):
             return stmt
-        large = level == PHASE_LEVEL or self.placement.row_bytes(name, level) > MAX_KEPT_ROW_BYTES
+        large = (
+            level == PHASE_LEVEL
+            or self.placement.row_bytes(name, level) > MAX_ROW_BYTES_KEPT_BETWEEN_PASSES
+        )
         limit = MEMORY_ROUND_TRIP if large else MAX_RECOMPUTE_COST
         if level == PHASE_LEVEL or self._recompute_cost(name, level, earlier) <= limit:
             return stmt
@@ -342,7 +345,7 @@ class _NestBuilder:
         if self.schedule.loops[-1].axis not in self.placement.stmt_axes[s] or spilled:
             return spilled and self.scratch.spill_levels.get(s.name) == level
         needed = {d.name for d in slice_ if not isinstance(d, (Reload, *WRITES))}
-        small = self.placement.row_bytes(s.name, level) <= MAX_KEPT_ROW_BYTES
+        small = self.placement.row_bytes(s.name, level) <= MAX_ROW_BYTES_KEPT_BETWEEN_PASSES
         if not small or self._recompute_cost(s.name, level, needed) <= MAX_RECOMPUTE_COST:
             return False
         self.scratch.spill(s, level)

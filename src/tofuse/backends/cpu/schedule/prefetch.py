@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tofuse.cost.machine import CACHE_LINE
 from tofuse.cost.thresholds import (
-    MAX_KEPT_ROW_BYTES,
+    MAX_ROW_BYTES_KEPT_BETWEEN_PASSES,
     MIN_PASS_COST,
     MIN_PREFETCHED_ROW_BYTES,
     MIN_PREFETCHED_TENSOR_BYTES,
@@ -79,7 +79,7 @@ def _next_row_loads(kernel: Kernel, first: For, axis: str) -> tuple[Load, ...]:
     """Return the first pass's contiguous loads of large tensors, one step of `axis` later."""
     loads = [s for s in _large_loads(kernel, first) if s.index.coefficient(axis) != 0]
     row_bytes = sum(_bytes(kernel, s, frozenset([first.loop.axis])) for s in loads)
-    if row_bytes > MAX_KEPT_ROW_BYTES:
+    if row_bytes > MAX_ROW_BYTES_KEPT_BETWEEN_PASSES:
         return ()
     return tuple(
         replace(s, index=s.index + make_affine([], s.index.coefficient(axis))) for s in loads

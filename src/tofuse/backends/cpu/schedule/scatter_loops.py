@@ -44,7 +44,8 @@ def scatter_schedule(
     """
     combining = combining_axes(kernel)
     starts = {a for s in start_stores(kernel) for a in s.index.axes}
-    # axes of the stores that start elements; those that threads share; those run in order
+    # `begun`: axes of the stores that start elements. `shared`: threads divide these axes.
+    # `serial`: one thread runs these axes, in order.
     begun = [a for a in by_stride if a in starts and a != vector]
     shared = [a for a in by_stride if a not in starts | combining and a != vector]
     serial = [a for a in by_stride if a in combining and a != vector]

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tofuse.backends.cpu.schedule.build_nest import build_nest
-from tofuse.cost.thresholds import MAX_TUNED_UNROLL, TUNED_COLUMN_TILES
+from tofuse.cost.thresholds import MAX_TUNED_UNROLL, TUNED_VECTOR_AXIS_TILES
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.nest import Nest
 from tofuse.ir.schedule import Loop, Schedule
@@ -35,7 +35,7 @@ def _neighbors(schedule: Schedule) -> Iterator[Schedule]:
             yield replace(schedule, parallel=parallel)
     for k, loop in enumerate(loops):
         if loop.strip:
-            for size in TUNED_COLUMN_TILES:
+            for size in TUNED_VECTOR_AXIS_TILES:
                 yield replace(schedule, loops=(*loops[:k], Loop(loop.axis, size), *loops[k + 1 :]))
     for k in range(len(loops) - 1):
         interchanged = (*loops[:k], loops[k + 1], loops[k], *loops[k + 2 :])
@@ -44,6 +44,6 @@ def _neighbors(schedule: Schedule) -> Iterator[Schedule]:
         yield replace(schedule, vector=schedule.vector // 2)
     if not any(loop.strip for loop in loops):
         last = loops[-1].axis
-        tiled = (*loops[:-1], Loop(last, TUNED_COLUMN_TILES[1]), Loop(last))
+        tiled = (*loops[:-1], Loop(last, TUNED_VECTOR_AXIS_TILES[1]), Loop(last))
         yield replace(schedule, loops=tiled)
         yield replace(schedule, loops=tiled, parallel=min(schedule.parallel + 1, len(tiled) - 1))

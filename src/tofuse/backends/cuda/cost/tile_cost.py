@@ -15,7 +15,7 @@ from tofuse.backends.cuda.cost.tile_registers import (
     vector_elements,
 )
 from tofuse.cost.kernel_cost import Cost
-from tofuse.cost.thresholds import WIDEST_ACCESS_BYTES
+from tofuse.cost.thresholds import WIDEST_THREAD_ACCESS_BYTES
 from tofuse.cost.work import OP_CLASSES
 from tofuse.ir.dims import size_hint
 from tofuse.ir.kernel import (
@@ -240,7 +240,7 @@ class _Launch:
         itemsize = self._itemsizes[s.buffer]
         width = self._access_bytes(s)
         convert = CONVERT_INSTRUCTIONS if itemsize < 4 else 0.0
-        if width == itemsize < WIDEST_ACCESS_BYTES:
+        if width == itemsize < WIDEST_THREAD_ACCESS_BYTES:
             return ELEMENT_INSTRUCTIONS + convert
         return ACCESS_INSTRUCTIONS * itemsize / width + convert
 
@@ -270,9 +270,9 @@ class _Launch:
         if tile is None:
             return itemsize
         others = [c for a, c in s.index.terms if a not in tile.axes]
-        aligned = all(size_hint(c) * itemsize % WIDEST_ACCESS_BYTES == 0 for c in others)
+        aligned = all(size_hint(c) * itemsize % WIDEST_THREAD_ACCESS_BYTES == 0 for c in others)
         aligned |= self.nest.alignment is not None  # such rows are divided
-        return min(WIDEST_ACCESS_BYTES, tile.block * itemsize) if aligned else itemsize
+        return min(WIDEST_THREAD_ACCESS_BYTES, tile.block * itemsize) if aligned else itemsize
 
     def _add_memory(self) -> None:
         """Add the bytes of transfers between L2 and the processors, and between memory and L2."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 from tofuse.backends.cuda.cost.gpu_machine import MAX_REGISTERS, REGISTERS
-from tofuse.cost.thresholds import WIDEST_ACCESS_BYTES
+from tofuse.cost.thresholds import WIDEST_THREAD_ACCESS_BYTES
 from tofuse.ir.dims import size_hint
 from tofuse.ir.kernel import (
     WRITES,
@@ -39,7 +39,7 @@ def estimate_registers(nest: TileNest, itemsizes: Mapping[str, int]) -> int:
 
 def vector_elements(itemsizes: Mapping[str, int]) -> int:
     """Return the neighbouring elements that a thread computes: those of an access of 16 bytes."""
-    return WIDEST_ACCESS_BYTES // min([4, *itemsizes.values()])
+    return WIDEST_THREAD_ACCESS_BYTES // min([4, *itemsizes.values()])
 
 
 def equal_neighbours(nest: TileNest, tile: Tile, axes: Collection[str]) -> int:

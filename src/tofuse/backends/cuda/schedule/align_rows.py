@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tofuse.cost.thresholds import MIN_ALIGNED_ROW, UNKNOWN_SIZE, WIDEST_ACCESS_BYTES
+from tofuse.cost.thresholds import MIN_ALIGNED_ROW, UNKNOWN_SIZE, WIDEST_THREAD_ACCESS_BYTES
 from tofuse.ir.affine import AffineExpr, make_affine
 from tofuse.ir.dims import Dim, known_multiple, product, size_hint
 from tofuse.ir.kernel import Kernel, Load, Reduce, Store, Uniform, iteration_axes
@@ -85,7 +85,7 @@ def _contiguous_accesses(kernel: Kernel, axes: Sequence[str]) -> list[_Access]:
             rest = [(a, c) for a, c in s.index.terms if a not in steps]
             points = product(kernel.extent(a) for a in s.index.axes)
             nbytes = itemsizes[s.buffer] * size_hint(points, UNKNOWN_SIZE)
-            elements = max(1, WIDEST_ACCESS_BYTES // itemsizes[s.buffer])
+            elements = max(1, WIDEST_THREAD_ACCESS_BYTES // itemsizes[s.buffer])
             found.append(_Access(make_affine(rest, s.index.const), elements, nbytes))
     return found
 

@@ -8,14 +8,16 @@ from tofuse.analysis.footprint import widest_element
 from tofuse.backends.cuda.schedule.align_rows import row_start
 from tofuse.backends.cuda.schedule.sink_parameters import sink_parameters
 from tofuse.cost.thresholds import (
+    ACCUMULATED_ROW_ELEMENTS_PER_WARP,
     ELEMENTS_PER_WARP_ALONE,
     ELEMENTS_PER_WARP_OF_RESULT,
     GPU_TRANSPOSE_TILE,
     HALF_ROW,
+    INSTANCE_ROW_ACCUMULATOR_BYTES,
     INSTANCES_PER_SM,
     LOOP_BLOCK,
     LOOP_BLOCK_BESIDE_WHOLE,
-    LOOPED_ROW_ELEMENTS_PER_WARP,
+    LOOPED_ROW_BLOCK_ELEMENTS_PER_WARP,
     MAX_COLUMNS,
     MAX_REGISTER_LOADS,
     MAX_ROW_TILE,
@@ -26,7 +28,7 @@ from tofuse.cost.thresholds import (
     MIN_SPLIT,
     MIN_WIDE_COLUMN_SUM,
     POINTWISE_BLOCK,
-    POINTWISE_BYTES_PER_THREAD,
+    POINTWISE_TENSOR_BYTES_PER_THREAD,
     REGISTER_ROW,
     REGISTER_TILE,
     RESERVED_SHARED_BYTES,
@@ -36,9 +38,7 @@ from tofuse.cost.thresholds import (
     UNALIGNED_ROW,
     UNKNOWN_SIZE,
     WARPS_PER_SM,
-    WHOLE_ROW_ACCUMULATOR_BYTES,
-    WHOLE_ROW_ELEMENTS_PER_WARP,
-    WIDEST_ACCESS_BYTES,
+    WIDEST_THREAD_ACCESS_BYTES,
 )
 from tofuse.ir.affine import AffineExpr
 from tofuse.ir.dims import product, size_hint, static_or
@@ -147,7 +147,7 @@ def _pointwise_tiling(kernel: Kernel, groups: list[_AxisGroup]) -> Tiling:
         size = min(POINTWISE_BLOCK, next_power_of_2(groups[0].extent) if groups else 1)
         tiles = tuple(Tile(g.axes, size, "grid") for g in groups)
         widest = widest_element(kernel)
-        per_thread = max(4, min(16, POINTWISE_BYTES_PER_THREAD // widest))
+        per_thread = max(4, min(16, POINTWISE_TENSOR_BYTES_PER_THREAD // widest))
         return Tiling(tiles, max(1, min(4, size // (32 * per_thread))))
     sides = [min(GPU_TRANSPOSE_TILE, next_power_of_2(g.extent)) for g in groups[-2:]]
     blocks = [1] * (len(groups) - 2) + sides
@@ -171,7 +171,7 @@ def _choose_loop_group(
         raise Unschedulable(Rule.DYNAMIC_REDUCTIONS())
     accumulated = _accumulated_bytes(kernel, looped, tiles)
     if accumulated:
-        limit = min(limits.register_tile, WHOLE_ROW_ACCUMULATOR_BYTES // accumulated)
+        limit = min(limits.register_tile, INSTANCE_ROW_ACCUMULATOR_BYTES // accumulated)
     else:
         limit = _max_register_row(kernel, resident[0], limits)
         if not _has_aligned_rows(kernel, resident[0]):
@@ -237,7 +237,7 @@ def _reduction_tiling(
         raise Unschedulable(Rule.TOO_MANY_GROUPS())
     elements = max_elements(kernel, all_tiles)
     if role == "loop" and not whole and columns == 1:
-        warps = max(_num_warps(elements), min(32, elements // LOOPED_ROW_ELEMENTS_PER_WARP))
+        warps = max(_num_warps(elements), min(32, elements // LOOPED_ROW_BLOCK_ELEMENTS_PER_WARP))
     if role == "whole" and programs == 1:
         warps = min(MAX_SPLIT_WARPS, elements // ELEMENTS_PER_WARP_ALONE)
     return Tiling(all_tiles, warps or _num_warps(elements), splits, stages)
@@ -274,7 +274,7 @@ def _share_rows(
         per_sm,
         -(-looped.extent // (block * MIN_ROWS_OF_SPLIT)),
         _stages(kernel, looped, whole, row_elements * block, per_sm, target),
-        max(4, min(MAX_SPLIT_WARPS, row_elements // WHOLE_ROW_ELEMENTS_PER_WARP)),
+        max(4, min(MAX_SPLIT_WARPS, row_elements // ACCUMULATED_ROW_ELEMENTS_PER_WARP)),
     )
 
 
@@ -332,7 +332,7 @@ def _has_aligned_rows(kernel: Kernel, row: _AxisGroup) -> bool:
     if row_start(kernel, row.axes) is not None:
         return True
     itemsizes = _loaded_itemsizes(kernel, row)
-    return not any(row.extent * itemsize % WIDEST_ACCESS_BYTES for itemsize in itemsizes)
+    return not any(row.extent * itemsize % WIDEST_THREAD_ACCESS_BYTES for itemsize in itemsizes)
 
 
 def _loaded_itemsizes(kernel: Kernel, row: _AxisGroup) -> set[int]:

@@ -10,14 +10,14 @@ from itertools import zip_longest
 from tofuse.backends.cuda.schedule.build_tiles import build_tiles
 from tofuse.backends.cuda.schedule.split_launches import Updates
 from tofuse.cost.thresholds import (
+    ACCUMULATED_ROW_ELEMENTS_PER_WARP,
     LOOP_BLOCK,
+    MAX_LARGEST_TO_TUNED_LAUNCH_POINTS,
     MAX_STAGES,
-    MAX_TUNED_LAUNCH_POINTS_RATIO,
     MAX_TUNED_ROW,
     MAX_TUNED_TILINGS,
     MIN_SPLIT,
     SPLITS_PER_SM,
-    WHOLE_ROW_ELEMENTS_PER_WARP,
 )
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.kernel import Kernel, Reduce
@@ -60,7 +60,7 @@ def _choices(program: TileProgram, target: GpuTarget) -> Iterator[TilingChoice]:
             if tiling != tilings[k]
         ]
         for k in order
-        if points[k] * MAX_TUNED_LAUNCH_POINTS_RATIO >= max(points)
+        if points[k] * MAX_LARGEST_TO_TUNED_LAUNCH_POINTS >= max(points)
     ]
     reductions = {s.over for s in program.kernel.body if isinstance(s, Reduce)}
     if len(reductions) > 1 and not program.choice.separate:
@@ -117,7 +117,7 @@ def _other_roles(nest: TileNest, tiling: Tiling, target: GpuTarget) -> Iterator[
         if tile.role != "whole" and whole * size_hint(others) <= MAX_TUNED_ROW:
             warps = max(
                 tiling.warps,
-                min(32, whole * size_hint(others) // (2 * WHOLE_ROW_ELEMENTS_PER_WARP)),
+                min(32, whole * size_hint(others) // (2 * ACCUMULATED_ROW_ELEMENTS_PER_WARP)),
             )
             yield _with_role(replace(tiling, warps=warps), tile, "whole", whole)
         block = tile.block if tile.role != "whole" else min(LOOP_BLOCK, whole // 2)

@@ -74,11 +74,10 @@ class _Scatter:
             ones = build.full(self.values.shape, Scalar(1), dtype)
             return self._emit(op, ones, start)
         (lines,) = made_by.inputs
-        ones, none = (
-            build.full(s, Scalar(1), dtype) for s in (lines.shape, shape[self.dim : self.dim + 1])
-        )
-        line = _Scatter(self.call, none, 0, lines, ones, self.wrap)
-        return build.broadcast(line._emit(op, ones, start), shape, (self.dim,))
+        line = build.full(shape[self.dim : self.dim + 1], start, dtype)
+        ones = build.full(lines.shape, Scalar(1), dtype)
+        counted = _Scatter(self.call, line, 0, lines, ones, self.wrap)._emit(op, ones, start)
+        return build.broadcast(counted, shape, (self.dim,))
 
     def _emit(self, op: str, values: Value, start: Scalar) -> Value:
         attrs: dict[str, Attr] = {
