@@ -43,17 +43,18 @@ def scatter_schedule(
     values of an element are combined in order, and its bits do not depend on the number of threads.
     """
     combining = combining_axes(kernel)
-    starts = {a for s in start_stores(kernel) for a in s.index.axes}
-    # `begun`: axes of the stores that start elements. `shared`: threads divide these axes.
-    # `serial`: one thread runs these axes, in order.
-    begun = [a for a in by_stride if a in starts and a != vector]
-    shared = [a for a in by_stride if a not in starts | combining and a != vector]
-    serial = [a for a in by_stride if a in combining and a != vector]
-    columns, parallel = size_hint(kernel.extent(vector)), [*map(Loop, shared)]
-    elements = math.prod(size_hint(kernel.extent(a)) for a in begun)
-    if begun and elements > MAX_SERIAL_SCATTER_START_ELEMENTS:
-        parallel += [*map(Loop, begun[:-1]), Loop(begun[-1], MAX_FLAT_TASK_ELEMENTS)]
-        begun = begun[-1:]
+    starts = {frozenset(s.index.axes) for s in start_stores(kernel)}
+    others = frozenset().union(*starts) | combining | {vector}
+    shared = [a for a in by_stride if a not in others]  # threads divide these axes
+    serial = [a for a in by_stride if a in combining and a != vector]  # one thread runs these
+    columns, parallel, begun = size_hint(kernel.extent(vector)), [*map(Loop, shared)], list[str]()
+    for axes in sorted(starts, key=sorted):
+        own = [a for a in by_stride if a in axes and a != vector]
+        elements = math.prod(size_hint(kernel.extent(a)) for a in own)
+        if own and elements > MAX_SERIAL_SCATTER_START_ELEMENTS:
+            parallel += [*map(Loop, own[:-1]), Loop(own[-1], MAX_FLAT_TASK_ELEMENTS)]
+            own = own[-1:]
+        begun += own
     if vector in combining:
         unroll = 1  # its lanes are combined one after another
     elif strip := _columns_per_thread(kernel, columns, shared, target):
